@@ -18,6 +18,7 @@ from agilerl.cli.as_json import print_json
 from agilerl.cli.commands import later
 from agilerl.cli.errors import user_errors
 from agilerl.cli.options import AsJson, Debug, Imports, examples
+from agilerl.hpo.schemes import SCHEMES
 from agilerl.native.library import VARIABLE, library, wanted
 from agilerl.workers.connection import INSTALL, MIN_RAY
 
@@ -31,7 +32,7 @@ EXTRAS = {
     "minatar": ("minatar", "MinAtar: five small Atari games"),
     "render": ("pygame", "films of most environments"),
     "video": ("imageio_ffmpeg", "films as MP4"),
-    "bandit": ("sklearn", "evolution.scheme=pb2"),
+    **{row.extra: ("sklearn", f"evolution.scheme={row.name}") for row in SCHEMES.values() if row.extra},
     "plots": ("matplotlib", "run.plot()"),
     "tensorboard": ("tensorboard", "--tensorboard"),
     "wandb": ("wandb", "--track"),

@@ -10,20 +10,19 @@ from typing import Any
 
 from agilerl.core.host import return_freed_memory
 from agilerl.core.options import LoopOptions
-from agilerl.errors import RunError
+from agilerl.errors import ConfigError, RunError
 from agilerl.experimental.rounds import Rounds
 from agilerl.hpo.screening import best_returns
-from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally, cut
+from agilerl.sources.fitness import PopulationEvaluation
+from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.telemetry.record import Arrival, Birth, MemberRecord
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.population import are_unchanged, weights_of
-from agilerl.training.result import generation_record, member_records
-from agilerl.training.state import SavableLoop, filled
-from agilerl.training.store import Trees
+from agilerl.training.population import are_unchanged, filled, weights_of
+from agilerl.training.state import SavableLoop, Trees
 
 
 class SavableAsynchronousLoop(SavableLoop):
-    """Adapter of an `AsynchronousLoop` to `store.Savable`: with the members that train now, and their plans."""
+    """An `AsynchronousLoop`, with the members that train now, and their plans."""
 
     loop: AsynchronousLoop
 
@@ -103,7 +102,11 @@ class AsynchronousLoop(TrainingLoop):
         **more: Any,
     ) -> None:
         super().__init__(population, source, options, **more)
-        source.check_asynchronous()
+        if not self.evaluator.plays_episodes:
+            raise ConfigError(
+                "evolution.mode=async evaluates each shard by episodes, and here fitness is not of episodes, or agents "
+                "bring their own test() or get_action(). fix: evolution.mode=generations."
+            )
         self.max_lag, self.order = max_lag, list(order)
         self.slots = cut(len(self.population), options.shards)
         self.stop_rule.shards = len(self.slots)
@@ -211,7 +214,7 @@ class AsynchronousLoop(TrainingLoop):
         )
         self.source.fit(self.population)  # for a confirmation
         confirmed, stop = self.stop_rule.decide(self._evaluated(number), self._is_last_arrival())
-        members = member_records(self, fitness, tallies)
+        members = self._member_records(fitness, tallies)
         healed = self._heal(number, fitness)
         for slot in slots:
             self.ahead[slot] = self.population[slot]  # a copy of the fittest member, if it had diverged
@@ -228,10 +231,7 @@ class AsynchronousLoop(TrainingLoop):
             self._begin_rounds()
         arrivals = tuple(Arrival(number, shard, self.ended[shard] - 1) for shard, _ in arrived)
         self.result.arrivals += arrivals
-        record = generation_record(
-            self, number, members, (*healed, *births), confirmed, time.perf_counter() - self._wall
-        )
-        record = replace(record, arrivals=arrivals)
+        record = replace(self._record(number, members, (*healed, *births), confirmed), arrivals=arrivals)
         self.sinks.generation(record)
         self._save()
         return_freed_memory()
@@ -264,7 +264,7 @@ class AsynchronousLoop(TrainingLoop):
         for slot in slots:
             self.population[slot].fitness.append(fitness[slot])
         env_steps = sum(evaluation["env_steps"] for evaluation in evaluations)
-        self.source.evaluation_env_steps += env_steps
+        self.evaluator.env_steps += env_steps
         self.source.evaluated = env_steps / len(slots)
         self.stop_rule.episode_length = env_steps / max(1, sum(evaluation["episodes"] for evaluation in evaluations))
         self.evaluation = self._merged(evaluations)

@@ -88,7 +88,7 @@ class Rounds:
         before = [encode_tree(agent.run_state()) for agent in agents]
         try:
             result = yield from shard_here(self.source, plan, shard, slots, agents)
-            result |= evaluated(self.source, agents, result["tallies"], plan.number)
+            result |= evaluated(self.source.evaluator, agents, result["tallies"], plan.number)
             result["members"] = [encode_tree(agent.run_state()) for agent in agents]
         finally:
             _load(agents, before)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -28,6 +26,7 @@ from agilerl.ranks import ONE, Ranks
 from agilerl.rollouts.confirmation import SequentialTest, batch_ends
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
 from agilerl.rollouts.evaluate import contested, evaluate
+from agilerl.sources.fitness import Adopts, FitnessEvaluator, MeanReturn, PopulationEvaluation
 
 # Episodes of a confirmation between two decisions, if `confirm_screen` does not say how many.
 CONFIRMATION_BATCH = 16
@@ -57,58 +56,6 @@ class CheckedLanes:
         self.lanes.close()
 
 
-Divides = Callable[[Learner, Episodes, Callable[[Episodes], EvaluationResult]], EvaluationResult]
-Adopts = Callable[[Sequence[Any]], contextlib.AbstractContextManager[Any]]
-
-
-class FitnessEvaluator(ABC):
-    """Base class of fitness evaluators: by episodes (`Evaluator`) or from a data set (`sources.fitted`).
-
-    Attributes:
-        env_steps: environment steps of all evaluations so far. episodes: episodes played so far.
-        by_agent: member id -> returns per agent in the last evaluation, if they are not summed.
-        error: standard error of the mean return of the first member in the last evaluation.
-        errors: member id -> standard error of its mean in its last evaluation of this generation.
-        played: member id -> number of episodes of the evaluation of this generation, over all ranks.
-        screened_out: ids of the members dropped before all episodes of the last evaluation were played.
-        lanes: evaluation lanes by number of environment copies; 0 is the environment itself.
-    """
-
-    def __init__(self) -> None:
-        self.env_steps, self.episodes = 0, 0
-        self.by_agent: dict[int, list[float]] = {}
-        self.error = 0.0
-        self.errors: dict[int, float] = {}
-        self.played: dict[int, int] = {}
-        self.screened_out: frozenset[int] = frozenset()
-        self.lanes: dict[int, Lanes] = {}
-
-    @abstractmethod
-    def population(self, learner: Learner, generation: int, episodes: int | None = None) -> list[float]:
-        """Return the fitness of every member of `learner`; `episodes` of each, None: `eval_episodes`."""
-
-    @abstractmethod
-    def staged(
-        self, adopted: Adopts, agents: Sequence[Any], generation: int, episodes: int | None = None
-    ) -> list[float]:
-        """Like `population`, in stages; `adopted` creates a learner for a subset of the agents."""
-
-    @abstractmethod
-    def one(self, agent: Any) -> float:
-        """Return the fitness of an agent with its own `test`."""
-
-    def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None:
-        """Return the fitness over `count` additional episodes; None by default (unsupported)."""
-        return None
-
-    def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float | None:
-        """Return the mean of one member over held-out episodes; None by default (unsupported)."""
-        return None
-
-    def close(self) -> None:  # noqa: B027  # optional hook
-        """Release resources; nothing by default."""
-
-
 def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
     """Wrap lanes for an agent: follow masks in observations and move image channels to where the agent reads them.
 
@@ -134,12 +81,17 @@ class Evaluator(FitnessEvaluator):
         check: called between vector steps; an exception it raises aborts the evaluation.
         sum_scores: for teams; False averages over agents instead of summing.
         ranks: each rank plays its share of the episodes with its own seeds; fitness is the mean over all ranks.
+        uses_test: whether agents are evaluated by their own `test`.
 
     Attributes:
+        episodes: number played so far.
+        by_agent: member id -> returns per agent in the last evaluation, if they are not summed.
+        error: standard error of the mean return of the first member in the last evaluation.
+        errors: member id -> standard error of its mean in its last evaluation of this generation.
+        played: member id -> number of episodes of the evaluation of this generation, over all ranks.
+        screened_out: ids of the members dropped before all episodes of the last evaluation were played.
         returns: [N, episodes] of the last evaluation, over all ranks.
         limit: episode limit.
-        divide: plays episodes in several processes, given the learner, the episodes, and a function that plays some of
-            them in this one; None plays all of them here.
     """
 
     def __init__(
@@ -151,16 +103,24 @@ class Evaluator(FitnessEvaluator):
         *,
         sum_scores: bool = True,
         ranks: Ranks = ONE,
+        uses_test: bool = False,
     ) -> None:
         super().__init__()
+        self.episodes = 0
+        self.by_agent: dict[int, list[float]] = {}
+        self.error = 0.0
+        self.errors: dict[int, float] = {}
+        self.played: dict[int, int] = {}
+        self.screened_out: frozenset[int] = frozenset()
         self.env, self.options, self.seed, self.check = env, options, ranks.seed(seed), check
         self.ranks = ranks
         self.sum_scores = sum_scores
+        self.plays_episodes = not uses_test
+        self.confirms = not uses_test and options.confirm_episodes > 0
         self._num_envs = foreign.num_envs(env)
         self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
         self._replicable = foreign.can_replicate(env)
         self.returns = np.zeros((0, 0))
-        self.divide: Divides | None = None
 
     def _lanes_for(self, count: int, members: int, agent: Any = None) -> Lanes:
         """Return lanes for about `count` parallel episodes, equally many per member, in whole environments."""
@@ -188,7 +148,7 @@ class Evaluator(FitnessEvaluator):
             self.returns = np.concatenate([returns for _, returns in scores])
             return [fitness for fitness, _ in scores]
         play = partial(self.play, learner)
-        result = play(episodes) if self.divide is None else self.divide(learner, episodes, play)
+        result = play(episodes) if self.divider is None else self.divider.play(learner, episodes, play)
         self.limit.say(result.lengths, result.cut)
         fitness, rows = self._fitness(result, episodes), None if self.sum_scores else self._rows(result, episodes)
         if self.ranks.size > 1:  # equally many episodes on each
@@ -237,6 +197,26 @@ class Evaluator(FitnessEvaluator):
     def _fitness(self, result: EvaluationResult, episodes: Episodes) -> list[float]:
         """Fitness of every member."""
         return [float(np.mean(row)) for row in result.returns]
+
+    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
+        env_steps, played = self.env_steps, self.episodes
+        count = self.options.eval_episodes if episodes is None else episodes
+        if not self.plays_episodes:
+            fitness = [self.one(agent) for agent in agents]
+        elif len(agents) > 1 and 0 < self.options.eval_screen < count:  # a first stage decides who plays the rest
+            fitness = self.staged(self.adopts, agents, number, count)
+        else:
+            with self.adopts(agents) as learner:
+                fitness = self.population(learner, number, count)
+        return PopulationEvaluation(
+            fitness,
+            dict(self.errors),
+            dict(self.played),
+            dict(self.by_agent),
+            self.screened_out,
+            self.env_steps - env_steps,
+            self.episodes - played,
+        )
 
     def population(self, learner: Learner, generation: int, episodes: int | None = None) -> list[float]:
         """Mean return of every member over this generation's episodes; all members get the same seeds."""
@@ -287,12 +267,22 @@ class Evaluator(FitnessEvaluator):
         self.screened_out = frozenset(agents[slot].index for slots in dropped for slot in slots)
         return [float(mean) for mean in means]
 
-    def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
-        """Mean return over `count` additional episodes of this generation."""
-        episodes = seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE)
-        return self._run(learner, Episodes.of(episodes))
+    def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
+        if not self.plays_episodes:
+            return None
+        drawn = seeds(self.seed, Purpose.EVALUATION, self._share(episodes), number, _RESCORE)
+        with self.adopts(agents) as learner:
+            return self._run(learner, Episodes.of(drawn))
 
-    def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float:
+    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
+        if not self.confirms:
+            return None
+        before = self.episodes
+        with self.adopts([agent]) as learner:
+            mean = self.held_out(learner, number, episodes)
+        return MeanReturn(mean, self.error, self.episodes - before)
+
+    def held_out(self, learner: Learner, generation: int, count: int | None = None) -> float:
         """Mean return of one member over held-out episodes; `error` is its standard error.
 
         `count` sets the number of episodes. By default they are played in batches until a `SequentialTest` decides

@@ -33,7 +33,7 @@ from agilerl.losses.td import take
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
-from agilerl.sources.evaluator import Adopts, FitnessEvaluator
+from agilerl.sources.fitness import FitnessEvaluator, PopulationEvaluation
 
 NETWORK: dict[str, Any] = {
     "encoder_config": {"hidden_size": [64]},
@@ -198,6 +198,8 @@ class FittedEvaluator(FitnessEvaluator):
         check: called between updates; an exception it raises aborts the evaluation.
     """
 
+    is_return = False
+
     def __init__(
         self,
         held: Dataset,
@@ -234,16 +236,11 @@ class FittedEvaluator(FitnessEvaluator):
         """Facts about the held-out data, for records and checkpoints."""
         return {"share": self.options.held_out, "episodes": len(self.firsts), "rows": len(self.rows)}
 
-    # --- interface of `Evaluator` -------------------------------------------------------------------------------------
+    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
+        with self.adopts(agents) as learner:
+            return PopulationEvaluation(self.population(learner, number))
 
-    def staged(
-        self, adopted: Adopts, agents: Sequence[Any], generation: int, episodes: int | None = None
-    ) -> list[float]:
-        """Same as `population`; without episodes there are no stages."""
-        with adopted(agents) as learner:
-            return self.population(learner, generation)
-
-    def population(self, learner: Learner, generation: int, episodes: int | None = None) -> list[float]:
+    def population(self, learner: Learner, generation: int) -> list[float]:
         """Return the estimated value of every member."""
         agents: list[Any] = learner.agents
         lead, like = agents[0], next(iter(agents[0].policy_module().parameters()))
@@ -272,10 +269,6 @@ class FittedEvaluator(FitnessEvaluator):
                 for batch in self._batches(judging, number, chosen, later):
                     judging.learn(number, batch)
         return self._values(judging, self._policies(learner, self.firsts, "obs"))
-
-    def one(self, agent: Any) -> float:
-        """Raise AlgorithmError: an agent with a custom `learn` has no policy that the engine can query."""
-        raise unjudged(agent)
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Base class of sources that step environments: owns the lanes, the learner and the evaluator of a population."""
+"""Base class of sources that step environments: owns the lanes and the learner of a population."""
 
 from __future__ import annotations
 
@@ -31,22 +31,19 @@ from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.sources.custom.calls import check_calls
 from agilerl.sources.custom.learn import CustomLearn, reason_to_run_alone, warn_of_uncalled
-from agilerl.sources.determinism import Probe, probe_determinism
-from agilerl.sources.evaluator import Divides, Evaluator, FitnessEvaluator, innermost, lanes_for
+from agilerl.sources.evaluator import Evaluator, innermost, lanes_for
+from agilerl.sources.fitness import FitnessEvaluator
 from agilerl.sources.rewards import refuse_scaling
 from agilerl.sources.source import (
     ASYNCHRONOUS_NOTE,
     CARRIED_NOTE,
     GenerationPlan,
-    MeanReturn,
-    PopulationEvaluation,
     Seconds,
     Shard,
     Shared,
     Source,
     Steps,
     Tally,
-    agreed,
     check_shards,
     cut,
 )
@@ -88,21 +85,22 @@ class LaneSource(Source, Generic[Options]):
         notes: the choices made, with reasons.
         kernels: run and move members that share rows.
         ranks: processes that train the same members; set before `open`.
-        steps_add_up: whether every rank makes separate environment steps.
         is_asynchronous: whether members train in lanes that do not wait for each other.
     """
 
-    steps_add_up = True
+    evaluating: type[Evaluator] = Evaluator
+    sum_scores = True
     acts = True  # so that an overridden get_action() is called
     waits_for_lanes = "it acts in all lanes at once"  # reason why lanes wait for each other; empty if they need not
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
         self.env, self.options, self.shared = env, options, [shared]
+        self.probed = env
         self.eval_env = env if eval_env is None else eval_env
         self.num_envs = foreign.num_envs(env)
         self.notes: list[str] = []
-        self._seconds = Seconds()
+        self.seconds = Seconds()
         self._replaced = 0  # number of environments, in training and evaluation
         self.kernels = available_kernels()
         self._is_replicable = foreign.can_replicate(env)
@@ -176,6 +174,7 @@ class LaneSource(Source, Generic[Options]):
         if self.lanes.backend == EnvPoolLanes.backend:
             self.notes.append("lanes: EnvPool, whose episodes are not those of Gymnasium with the same seed")
         self.evaluator = self._make_evaluator(population, check)
+        self.evaluator.adopts = self.adopted
         if self.options.carry_envs:
             self._check_carrying()
             self.notes.append(CARRIED_NOTE)
@@ -195,7 +194,8 @@ class LaneSource(Source, Generic[Options]):
 
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
         """Create the fitness evaluator."""
-        return Evaluator(self.eval_env, self.options, self.run_seed, check, ranks=self.ranks)
+        shared: dict[str, Any] = {"sum_scores": self.sum_scores, "ranks": self.ranks, "uses_test": self._tests}
+        return self.evaluating(self.eval_env, self.options, self.run_seed, check, **shared)
 
     def _check_backend(self) -> None:
         """Raise ConfigError if agents would step the environments of a run on EnvPool by themselves."""
@@ -380,7 +380,7 @@ class LaneSource(Source, Generic[Options]):
     def follow(self, plan: GenerationPlan) -> None:
         super().follow(plan)
         if plan.kernels != self.kernels.name:
-            self.use_kernels(plan.kernels)
+            self.kernels = kernels_named(plan.kernels)
         self._choice = Choice(plan.learner, self._choice.reason)  # type: ignore[arg-type]  # the name of a choice
 
     def run_shard(
@@ -435,95 +435,22 @@ class LaneSource(Source, Generic[Options]):
                         refuse_scaling(members[0])
                     result = yield from self.run_custom(part, lanes)
                 else:
-                    start, before = time.perf_counter(), self._seconds.learning
+                    start, before = time.perf_counter(), self.seconds.learning
                     result = yield from self.run(part, lanes, learner)
-                    learning = self._seconds.learning - before
-                    self._seconds.collecting += time.perf_counter() - start - learning
+                    learning = self.seconds.learning - before
+                    self.seconds.collecting += time.perf_counter() - start - learning
             self.shared[shard], tallies = result.shared, {**tallies, **result.tallies}
         return [tallies[slot] for slot in slots]
-
-    def combined(self, tallies: Sequence[Tally]) -> list[Tally]:
-        return agreed(tallies, self.ranks, self.steps_add_up)
 
     def statistics(self, agents: Sequence[Any]) -> Mapping[str, Any] | None:
         """Running observation statistics that a shard of these members starts from; None if not used."""
         return None
-
-    # -- evaluation --------------------------------------------------------------------------------------------------
-
-    @property  # type: ignore[override]
-    def evaluation_env_steps(self) -> int:
-        return self.evaluator.env_steps
-
-    @evaluation_env_steps.setter
-    def evaluation_env_steps(self, env_steps: int) -> None:
-        self.evaluator.env_steps = env_steps
-
-    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
-        judge = self.evaluator
-        env_steps, played = judge.env_steps, judge.episodes
-        fitness = self._fitness(agents, number, self.options.eval_episodes if episodes is None else episodes)
-        return PopulationEvaluation(
-            fitness,
-            dict(judge.errors),
-            dict(judge.played),
-            dict(judge.by_agent),
-            judge.screened_out,
-            judge.env_steps - env_steps,
-            judge.episodes - played,
-        )
-
-    def _fitness(self, agents: Sequence[Any], number: int, episodes: int) -> list[float]:
-        if self._tests:
-            return [self.evaluator.one(agent) for agent in agents]
-        if len(agents) > 1 and 0 < self.options.eval_screen < episodes:  # a first stage decides who plays the rest
-            return self.evaluator.staged(self.adopted, agents, number, episodes)
-        with self.adopted(agents) as learner:
-            return self.evaluator.population(learner, number, episodes)
-
-    def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
-        if self._tests:
-            return None
-        with self.adopted(agents) as learner:
-            return self.evaluator.rescore(learner, number, episodes)
-
-    @property
-    def confirms(self) -> bool:
-        return self.options.confirm_episodes > 0 and not self._tests
-
-    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
-        if not self.confirms:
-            return None
-        before = self.evaluator.episodes
-        with self.adopted([agent]) as learner:
-            mean = self.evaluator.confirm(learner, number, episodes)
-        return None if mean is None else MeanReturn(mean, self.evaluator.error, self.evaluator.episodes - before)
-
-    def check_asynchronous(self) -> None:
-        """Raise ConfigError unless each member is evaluated by its own episodes."""
-        if self._tests or not isinstance(self.evaluator, Evaluator):
-            raise ConfigError(
-                "evolution.mode=async evaluates each shard by episodes, and here "
-                f"{'agents bring their own test() or get_action()' if self._tests else 'fitness is not of episodes'}. "
-                "fix: evolution.mode=generations."
-            )
-
-    def seconds_spent(self) -> Seconds:
-        return self._seconds
-
-    def divide_evaluation(self, divide: Divides) -> None:
-        """Divide episodes unless agents define `test`, or fitness is not measured in episodes."""
-        if isinstance(self.evaluator, Evaluator) and not self._tests:
-            self.evaluator.divide = divide
 
     # -- for the records ---------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
         lanes = {"env_backend": self.lanes.backend, "num_envs": self.num_envs}
         return {"learner": self.learner, **lanes, "lockstep": self.lockstep, "kernels": self.kernels.name}
-
-    def use_kernels(self, name: str) -> None:
-        self.kernels = kernels_named(name)
 
     def faults(self) -> list[str]:
         """Return one line per environment replaced since the last call (self-healing lanes only)."""
@@ -540,9 +467,6 @@ class LaneSource(Source, Generic[Options]):
             if faults:
                 self._said[inner] = len(faults)
         return messages
-
-    def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
-        return probe_determinism(self.env, agent, self.run_seed, budget, check)
 
     def memories(self) -> Mapping[str, Any]:
         named: dict[str, Any] = {}
@@ -573,6 +497,8 @@ class LaneSource(Source, Generic[Options]):
     def load_state(self, state: Mapping[str, Any]) -> None:
         for shard, of_shard in enumerate([state, *state.get("shards", ())]):
             self.load_shard_state(shard, of_shard)
+        if "kernels" in state:
+            self.kernels = kernels_named(state["kernels"])
 
     def close(self) -> None:
         """Close the replicas owned by the source; an environment passed by the user stays open."""

@@ -132,7 +132,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             if acting.step():
                 start = time.perf_counter()
                 updates.learn(index)
-                self._seconds.learning += time.perf_counter() - start
+                self.seconds.learning += time.perf_counter() - start
                 yield acting.lanes.num_lanes
 
     def _overlapping(self, count: int, acting: Acting, updates: Updates) -> Iterator[int]:
@@ -142,7 +142,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             if index:
                 start = time.perf_counter()
                 updates.learn(index - 1)
-                self._seconds.learning += time.perf_counter() - start
+                self.seconds.learning += time.perf_counter() - start
             if not is_going_on:
                 return
             acting.finish()
@@ -158,7 +158,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             start = time.perf_counter()
             for index in due:
                 updates.learn(index)
-            self._seconds.learning += time.perf_counter() - start
+            self.seconds.learning += time.perf_counter() - start
             if not self.options.overlap:
                 is_going_on = acting.begin()
             if is_going_on:

@@ -28,9 +28,8 @@ from agilerl.envs.observed_masks import by_row, parted
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.errors import ConfigError, ReplayError, RunError, ShapeError, warn_once
 from agilerl.sources.custom.calls import reported_loss
-from agilerl.sources.determinism import Probe
 from agilerl.sources.divergence import Watch, check_interval, is_finite
-from agilerl.sources.evaluator import FitnessEvaluator
+from agilerl.sources.fitness import FitnessEvaluator
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
@@ -58,6 +57,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
     ) -> None:
         super().__init__(env, options, Shared(), eval_env)
         self.num_envs = 1  # one step is one update
+        self.probed = None if self._is_fitted else env
         self.memory, self.dataset = memory, dataset
         self._fitted: FittedEvaluator | None = None
         self._loaded: Mapping[str, Any] = {} if dataset is None else dataset.source
@@ -102,10 +102,6 @@ class OfflineSource(LaneSource[OfflineOptions]):
     @property
     def _is_fitted(self) -> bool:
         return str(self.options.fitness) == "fqe"
-
-    @property
-    def fitness_is_return(self) -> bool:
-        return not self._is_fitted
 
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
         if not self._is_fitted:
@@ -184,9 +180,6 @@ class OfflineSource(LaneSource[OfflineOptions]):
     def _facts(self) -> dict[str, Any]:
         held = {} if self._fitted is None else {"held_out": self._fitted.facts()}
         return {**self._loaded, "rows": len(self.memory), **held}
-
-    def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
-        return Probe(None) if self._is_fitted else super().probe(agent, budget, check)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "dataset": {key: value for key, value in self._facts().items() if key != "path"}}

@@ -122,7 +122,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         generation = self.generations(shard, lanes, learner, self.options)
         result = yield from generation.run()
-        self._seconds.learning += generation.learning_s
+        self.seconds.learning += generation.learning_s
         return result
 
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:

@@ -14,10 +14,10 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.core import foreign
 from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.envs.protocol import Lanes
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
-from agilerl.sources.determinism import Probe
+from agilerl.sources.fitness import FitnessEvaluator
 
 CARRIED_NOTE = (
     "carry_envs: episodes continue across generations. A resumed run restarts them, so it equals an uninterrupted run "
@@ -278,89 +278,44 @@ Steps = Generator[int, None, ShardResult]
 """A generation of a shard: yields the environment steps of all its members after each vector step."""
 
 
-@dataclass(frozen=True)
-class PopulationEvaluation:
-    """Result of evaluating some members, over all ranks.
-
-    Attributes:
-        fitness: one number per member, in order.
-        errors: member id -> standard error of its fitness; empty if unknown.
-        played: member id -> number of episodes of its fitness; empty if unknown.
-        by_agent: member id -> returns per agent; empty if scores are scalars.
-        screened_out: ids of the members dropped before all episodes were played.
-        env_steps: environment steps of all members. episodes: number played; 0 if not counted.
-    """
-
-    fitness: list[float]
-    errors: Mapping[int, float] = field(default_factory=dict)
-    played: Mapping[int, int] = field(default_factory=dict)
-    by_agent: Mapping[int, list[float]] = field(default_factory=dict)
-    screened_out: frozenset[int] = frozenset()
-    env_steps: int = 0
-    episodes: int = 0
-
-
-@dataclass(frozen=True)
-class MeanReturn:
-    """Mean return of some episodes, its standard error (None if unknown), and their number (0: not counted)."""
-
-    mean: float
-    error: float | None = None
-    episodes: int = 0
-
-
 class Source(ABC):
-    """Collects experience, learns from it one generation at a time, and evaluates members.
+    """Collects experience and learns from it, one generation at a time.
 
     A source owns its lanes, data or prompts. The loop only sees environment steps and tallies.
 
     Attributes:
         options: of the run; replaced by the loop when stopped members release steps to the others.
-        notes: choices made, with reasons. evaluation_env_steps: environment steps of all evaluations so far.
+        notes: choices made, with reasons.
+        evaluator: of the same members, created by `open`.
+        seconds: of training in this process; zeros if unknown.
+        probed: environments on which results depend, which are checked to be deterministic; None without them.
         evaluated: environment steps per member in the evaluation before the next generation; set by the loop.
         ranks: processes that train the same members; set before `open`. Results are combined over all ranks.
-        sum_scores: whether a team's return is the sum of its agents' returns.
-        fitness_is_relative: whether fitness is only comparable within one generation.
-        episodes_are_independent: whether the episodes of an evaluation do not depend on those played with them.
         has_own_memories: whether each shard has separate replay buffers.
         is_repeatable: whether results depend on seeds alone, and not on timing.
         shards: number of parts of the population, each trained separately for a generation. Set by
             `open`.
         acts: whether members act in environments while they train.
+        steps_add_up: whether every rank makes separate environment steps.
     """
 
     options: Any
     notes: list[str]
+    evaluator: FitnessEvaluator
+    seconds: Seconds
+    probed: Any = None
     ranks: Ranks = ONE
     evaluated: float = 0.0
-    evaluation_env_steps: int
-    sum_scores: bool = True
-    fitness_is_relative: bool = False
-    episodes_are_independent: bool = True
     has_own_memories: bool = False
     is_repeatable: bool = True
     shards: int = 1
     acts: bool = False
+    steps_add_up: bool = True
 
     @property
     def epsilon(self) -> float | None:
         """Exploration rate of the next vector step, for the records; None for an algorithm without one."""
         return None
-
-    @property
-    def fitness_is_return(self) -> bool:
-        """Whether fitness is a return, and thus comparable with a target."""
-        return True
-
-    @property
-    def confirms(self) -> bool:
-        """Whether `confirm` plays held-out episodes."""
-        return False
-
-    @property
-    def opponents_of(self) -> Sequence[str]:
-        """Current opponents for the records: "generation:member" each, "random" for the random player."""
-        return ()
 
     @abstractmethod
     def open(
@@ -395,40 +350,16 @@ class Source(ABC):
         Additional keys are written to run.json too. The first three must not change on resume.
         """
 
-    def use_kernels(self, name: str) -> None:  # noqa: B027  # optional hook
-        """Update members by the kernels of this name from here on, as a resumed run did; ignored by default.
-
-        Raises:
-            RunError: kernels that this machine does not have.
-        """
-
     @abstractmethod
     def steps_of_generation(self, evo_steps: int) -> int:
         """Environment steps per member in a generation of about `evo_steps`."""
 
-    def generation(
-        self, population: Sequence[Any], number: int, env_steps_before: int
-    ) -> Generator[int, None, list[Tally]]:
-        """Run one generation, shard by shard; yields the environment steps (of all members) made since the last yield.
-
-        Args:
-            number: generation, counted from 0. env_steps_before: environment steps per member before it.
-
-        Returns:
-            One tally per member.
-        """
-        plan, tallies, written = self.plan(population, number, env_steps_before), list[Tally](), list[Any]()
-        for shard, slots in enumerate(cut(len(population), self.shards)):
-            agents = [population[slot] for slot in slots]
-            tallies += yield from self.run_shard(plan, shard, agents, slots)
-            written.append(self.take_written(shard))
-        for shard, rows in enumerate(written):
-            self.write(shard, rows)
-        return self.combined(tallies)
-
     @abstractmethod
     def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
-        """Plan one generation of this population; see `generation` for the arguments."""
+        """Plan one generation of this population.
+
+        number: counted from 0. env_steps_before: environment steps per member before it.
+        """
 
     @abstractmethod
     def run_shard(
@@ -458,58 +389,12 @@ class Source(ABC):
         """Write what a shard wrote in a generation, after the shards before it; nothing by default."""
 
     def combined(self, tallies: Sequence[Tally]) -> list[Tally]:
-        """Combine the tallies of all members with those of other ranks; unchanged by default."""
-        return list(tallies)
-
-    @abstractmethod
-    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
-        """Mean return of every member over this generation's episodes, which are the same for all members.
-
-        episodes: of each member; None: `eval_episodes`, or what there are without episodes.
-        """
-
-    def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
-        """Return the fitness of `evaluate` over `episodes` additional episodes; None if unsupported (default)."""
-        return None
-
-    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
-        """Return over held-out episodes; None if disabled or unsupported (default).
-
-        `episodes`: how many; None: until it is clear whether the target is reached (`rollouts.confirmation`).
-        """
-        return None
-
-    def check_asynchronous(self) -> None:
-        """Raise an error unless shards can be trained and evaluated without waiting for each other.
-
-        Raises:
-            NotAvailableYetError: by default.
-        """
-        raise NotAvailableYetError(
-            f"asynchronous mode is not available for this kind of experience ({type(self).__name__}). "
-            "fix: evolution.mode=generations."
-        )
-
-    def seconds_spent(self) -> Seconds:
-        """Return how long training has taken in this process so far; zeros if unknown (default)."""
-        return Seconds()
-
-    def divide_evaluation(self, divide: Any) -> None:  # noqa: B027  # optional hook
-        """Play episodes by `sources.evaluator.Divides` from here on; ignored by default."""
-
-    def divide_judgement(self, divide: Any) -> None:  # noqa: B027  # optional hook
-        """Score language policies by `language.sources.source.Divides` from here on; ignored by default."""
+        """Combine the tallies of all members with those of other ranks."""
+        return agreed(tallies, self.ranks, self.steps_add_up)
 
     def faults(self) -> list[str]:
         """Return one line per environment replaced since the last call; none by default."""
         return []
-
-    def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
-        """Check whether the environments are deterministic given a seed and actions; unknown by default.
-
-        `budget`: steps of the whole run.
-        """
-        return Probe(None)
 
     def memories(self) -> Mapping[str, Any]:
         """Replay buffers by name, logged row by row in checkpoints; empty if nothing is kept between generations."""
@@ -525,7 +410,11 @@ class Source(ABC):
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the output of `state`."""
+        """Restore the output of `state`, and "kernels", the name of those that updated members before, if there is one.
+
+        Raises:
+            RunError: kernels that this machine does not have.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from agilerl.core import foreign
 from agilerl.hpo.screening import recent_returns
-from agilerl.sources.source import MeanReturn
+from agilerl.sources.fitness import MeanReturn
+from agilerl.training.population import filled
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,48 @@ class BestAgent:
         """Call `on_best` with the best agent, if there is one."""
         for hear in self.on_best if self.kept is not None else ():
             hear(self.agent)
+
+    def state(self) -> dict[str, Any]:
+        """State as plain data."""
+        state = {**_tree(self.kept), "confirmed": self.confirmed}
+        if self.fittest is not None and self.fittest is not self.kept:
+            state["fittest"] = _tree(self.fittest)
+        if self.proven is not None:
+            proof = self.proven
+            other = proof.candidate is not self.kept
+            entry = {**_tree(proof.candidate), "fitness_error": float(proof.candidate.error)} if other else {}
+            state["proven"] = {**entry, "mean": proof.mean, "error": proof.error}  # `error` is the confirmation's
+        return state
+
+    def load_state(self, state: Mapping[str, Any], templates: Mapping[str, Any]) -> None:
+        """Restore the output of `state`; `templates`: agents by their class names."""
+        self.kept, self.confirmed = _candidate(state, templates), state["confirmed"]
+        if "fittest" in state:
+            self.fittest = _candidate(state["fittest"], templates)
+        elif self.confirmed is None:
+            self.fittest = self.kept
+        proven = state.get("proven")
+        if proven is None:  # earlier versions saved that of the best agent alone, if there was one
+            if self.confirmed is not None and self.kept is not None:
+                self.proven = Confirmation(self.kept, self.confirmed, math.inf)
+            return
+        entry = {**proven, "error": proven.get("fitness_error", proven["error"])}  # `error` in earlier versions
+        candidate = _candidate(entry, templates) if "agent" in proven else self.kept
+        self.proven = None if candidate is None else Confirmation(candidate, proven["mean"], proven["error"])
+
+
+def _tree(one: Candidate | None) -> dict[str, Any]:
+    if one is None:
+        return {"agent": None, "fitness": -math.inf, "error": 0.0, "generation": 0}
+    numbers = {"fitness": float(one.fitness), "error": float(one.error), "generation": one.generation}
+    return {"agent": one.agent.run_state(), **numbers}
+
+
+def _candidate(tree: Mapping[str, Any], templates: Mapping[str, Any]) -> Candidate | None:
+    if tree["agent"] is None:
+        return None
+    agent = filled(None, templates, tree["agent"])
+    return Candidate(agent, tree["fitness"], tree.get("error", 0.0), tree["generation"])
 
 
 def _fitter(agent: Any, fitness: float, other: Candidate) -> bool:

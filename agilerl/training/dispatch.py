@@ -52,22 +52,33 @@ class Dispatcher:
         self._writes, self._written = 0, list[Any]()  # generations of replay so far, and the last one
         self._trained: list[tuple[Any, str]] = []  # members as the last generation left them, and their keys
         self._once = itertools.count()  # keys of other agents
-        source.divide_evaluation(self.play)
-        source.divide_judgement(self.judge)
+        source.evaluator.divider = self
 
     # -- generations -------------------------------------------------------------------------------------------------
 
     def generation(
         self, population: Sequence[Any], number: int, env_steps_before: int
     ) -> Generator[int, None, list[Tally]]:
-        """See `Source.generation`."""
+        """Run one generation, shard by shard; yields the environment steps (of all members) made since the last yield.
+
+        Args:
+            number: generation, counted from 0. env_steps_before: environment steps per member before it.
+
+        Returns:
+            One tally per member.
+        """
         source = self.source
         plan = self._plan = source.plan(population, number, env_steps_before)
         parts = cut(len(population), source.shards)
-        if len(parts) == 1:
-            tallies = yield from source.run_shard(plan, 0, population, parts[0])
-            self._trained = [(agent, f"{number}:{slot}") for slot, agent in enumerate(population)]
-            return source.combined(tallies)
+        train = source.run_shard(plan, 0, population, parts[0]) if len(parts) == 1 else self._shards(plan, population)
+        tallies = yield from train
+        is_alone = self.scheduler.hands() == 1  # no worker asks for members, which may go when others replace them
+        self._trained = [] if is_alone else [(agent, f"{number}:{slot}") for slot, agent in enumerate(population)]
+        return source.combined(tallies)
+
+    def _shards(self, plan: GenerationPlan, population: Sequence[Any]) -> Generator[int, None, list[Tally]]:
+        """Run the plan for all shards; the rows that each has written are exchanged after all of them."""
+        source, number, parts = self.source, plan.number, cut(len(population), self.source.shards)
         pieces = [
             WorkItem(
                 "generation",
@@ -91,8 +102,7 @@ class Dispatcher:
         self._writes += 1
         for shard, rows in enumerate(self._written):
             source.write(shard, rows)
-        self._trained = [(agent, f"{number}:{slot}") for slot, agent in enumerate(population)]
-        return source.combined([tally for result in results for tally in result["tallies"]])
+        return [tally for result in results for tally in result["tallies"]]
 
     def _shard_job(
         self, plan: GenerationPlan, shard: int, slots: list[int], agents: list[Any], worker: int
@@ -150,7 +160,7 @@ class Dispatcher:
         Where the bits of actions depend on the batch size, episodes are split into one block per shard, independent of
         the number of workers; otherwise they are split per idle process.
         """
-        is_divisible = learner.acts_by_row and self.source.episodes_are_independent
+        is_divisible = learner.acts_by_row and self.source.evaluator.episodes_are_independent
         parts = cut(len(episodes), self.scheduler.hands() if is_divisible else self.source.shards)
         if len(parts) == 1 or self._plan is None:
             return here(episodes)
@@ -175,8 +185,8 @@ class Dispatcher:
             np.concatenate([one.cut for one in results], 1),
         )
 
-    def judge(self, agents: Sequence[Any], split: str, here: Callable[[Sequence[Any]], list[float]]) -> list[float]:
-        """Score language policies on a split of prompts, in one part per shard."""
+    def judge(self, agents: Sequence[Any], here: Callable[[Sequence[Any]], list[float]]) -> list[float]:
+        """Score language policies on held-out texts, in one part per shard."""
         parts = cut(len(agents), self.source.shards)
         if len(parts) == 1 or self._plan is None:
             return here(agents)
@@ -186,7 +196,7 @@ class Dispatcher:
                 "judgement",
                 f"fitness of members {part[0]} to {part[-1]} in generation {self._plan.number}",
                 len(part),
-                partial(self._judgement_job, split, [(agent, self._key(agent)) for agent in group]),
+                partial(self._evaluation_job, "judgement", [(agent, self._key(agent)) for agent in group]),
                 partial(_judged, here, group),
                 failed=self._forget,
             )
@@ -205,9 +215,6 @@ class Dispatcher:
                 return results
             if self.check is not None:
                 self.check()
-
-    def _judgement_job(self, split: str, agents: list[tuple[Any, str]], worker: int) -> dict[str, Any]:
-        return {**self._evaluation_job("judgement", agents, worker), "split": split}
 
     def _episodes_job(self, block: Episodes, agents: list[tuple[Any, str]], worker: int) -> dict[str, Any]:
         return {**self._evaluation_job("episodes", agents, worker), "episodes": block}

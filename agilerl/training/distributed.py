@@ -14,7 +14,7 @@ from agilerl.core.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.hpo.evolution import Evolution
 from agilerl.ranks import Ranks
-from agilerl.training.state import filled
+from agilerl.training.population import filled
 from agilerl.training.store import RunStore
 
 SMALL = 1_000_000  # parameters below which communication takes longer than computation (docs/distributed.md)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.adapted import adapted, counted_in
 from agilerl.core.host import naming_shortage, return_freed_memory
 from agilerl.core.options import LoopOptions
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
@@ -21,22 +21,23 @@ from agilerl.hpo.screening import affordable, best_returns, promising, screened
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.request import RunRequest
 from agilerl.runs.steering import Inbox, Taken
-from agilerl.sources.determinism import Probe, warning_of
-from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
+from agilerl.sources.determinism import Probe, probe_determinism, warning_of
+from agilerl.sources.fitness import MeanReturn, PopulationEvaluation
+from agilerl.sources.source import Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
-from agilerl.telemetry.record import Birth, MemberRecord, Sinks, Steering
+from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, Sinks, Steering
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline, Pace, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
-from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
+from agilerl.training.result import EvolveResult, fittest, member_records, run_plan
 from agilerl.training.scheduling import Scheduler
-from agilerl.training.state import SavableLoop, check_portable, is_portable, resumed_notes
+from agilerl.training.state import SavableLoop, check_portable, is_portable
 from agilerl.training.steering import Members, SteeringWheel, after_selection, before_selection, described
 from agilerl.training.stop_rule import Evaluated, StopRule, recent_fitness
-from agilerl.training.store import RunStore
+from agilerl.training.store import RunStore, resumed_notes
 from agilerl.workers.executor import Executor, NoWorkers
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class TrainingLoop:
 
     savable: ClassVar[type[SavableLoop]] = SavableLoop
     takes_requests: ClassVar[bool] = True  # of people (`agilerl steer`)
+    dispatcher: Dispatcher
 
     def __init__(
         self,
@@ -114,18 +116,18 @@ class TrainingLoop:
         self.sinks = Sinks(self.request.sinks)
         source.ranks = ranks
         source.open(self.population, seed, self.check, options.shards)
+        self.evaluator = source.evaluator
         self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
-        self.dispatcher: Dispatcher | None = None
         if executor is not None or options.shards > 1:
             check_portable(self.population)
-            self._share_work()
+        self._share_work()
         self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
         folder = None if self.store is None else self.store.folder
         self.steering = SteeringWheel(Inbox(folder, self.request.script), ranks)
         self.result = EvolveResult(self.population, None)
-        self.stop_rule = StopRule(source, self.best, self.pace, self.result)
+        self.stop_rule = StopRule(self.evaluator, self.best, self.pace, self.result, source.steps_of_generation)
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
 
     def _checking(self, check: Callable[[], None] | None) -> Callable[[], None] | None:
@@ -163,7 +165,7 @@ class TrainingLoop:
         )
         self._begun_with = self.result.generations
         if is_resumed:
-            self.notes += resumed_notes(self)
+            self.notes += resumed_notes(self.options, self.result, self.population, self.store)
         else:
             self.result.env_steps_member = max(agent.steps[-1] for agent in self.population)
             self._say_spent()
@@ -180,7 +182,10 @@ class TrainingLoop:
         with threads, repeatable_convolutions(), naming_shortage(self.env_id, self.result, resume_command):
             try:
                 self._probe(is_resumed)
-                self.sinks.start(run_plan(self), founders)
+                deadline, seconds = self.pace.deadline, time.perf_counter() - self._wall
+                limit = None if deadline is None else seconds + deadline.left
+                about = {"env_id": self.env_id, "seed": self.seed, "notes": tuple(self.notes), "time_limit": limit}
+                self.sinks.start(run_plan(self.source, self.options, self.probe, self.result, **about), founders)
                 self._record_late()
                 try:
                     while self._goes_on():
@@ -211,7 +216,7 @@ class TrainingLoop:
         spent = max(agent.steps[-1] for agent in self.population)
         if spent < self.options.max_steps or self.result.stopped in EARLY_STOPS:
             return
-        steps, unit = f"max_steps={self.options.max_steps:,}", run_plan(self).steps
+        steps, unit = f"max_steps={self.options.max_steps:,}", counted_in(self.population[0])
         several = len({agent.steps[-1] for agent in self.population}) > 1
         progress = f"a member has made {spent:,} {unit}" if several else f"all members have made their {spent:,} {unit}"
         warnings.warn(
@@ -243,17 +248,11 @@ class TrainingLoop:
         in_time = self.pace.generations_in_time(time.perf_counter() - self._started, done - self._begun_with)
         return total if in_time is None else min(total, done + in_time)
 
-    @property
-    def time_limit(self) -> float | None:
-        """Seconds of the run at which a budget in minutes is up; None without one."""
-        deadline = self.pace.deadline
-        return None if deadline is None else time.perf_counter() - self._wall + deadline.left
-
     def _probe(self, is_resumed: bool) -> None:
         """Check whether an exact resume is possible, if the run is saved; a resumed run reads it from its record."""
         if self.store is not None and not is_resumed:
             budget = self.options.max_steps * len(self.population)
-            self.probe = self.source.probe(self.population[0], budget, self.check)
+            self.probe = probe_determinism(self.source.probed, self.population[0], self.seed, budget, self.check)
             if self.probe.is_deterministic is None and self.probe.difference:
                 self.notes.append(f"unknown whether the environment is deterministic: {self.probe.difference}")
         message = warning_of(self.probe, self.env_id)
@@ -277,7 +276,7 @@ class TrainingLoop:
         stops = [taken for taken in requests if taken.request.action == "stop" and not taken.refused]
         is_asked_to_stop = bool(stops)
         confirmed, stop = self.stop_rule.decide(self._evaluated(number), is_last or is_asked_to_stop)
-        members = member_records(self, fitness, tallies)
+        members = self._member_records(fitness, tallies)
         if self.resets is not None:
             self.resets.forget()  # shown; nobody is reset if this is the last generation
         done = self._is_spent() or is_asked_to_stop
@@ -295,8 +294,7 @@ class TrainingLoop:
             self.result.stopped = "request" if any(taken.ends for taken in stops) else "budget"
         births = (*before, *births, *after)
         self.quarantine.forgive(self.population, fitness, births)
-        seconds = time.perf_counter() - self._wall
-        record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
+        record = self._record(number, members, (*healed, *births), confirmed)
         self.sinks.generation(record)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
@@ -308,8 +306,7 @@ class TrainingLoop:
     def _collect(self, number: int) -> list[Tally]:
         env_steps_before, members = self.result.env_steps_member, len(self.population)
         steps_made, check = 0.0, self.check
-        trainer = self.source if self.dispatcher is None else self.dispatcher
-        with contextlib.closing(trainer.generation(self.population, number, env_steps_before)) as steps:
+        with contextlib.closing(self.dispatcher.generation(self.population, number, env_steps_before)) as steps:
             while True:
                 try:
                     steps_made += next(steps) / members
@@ -341,7 +338,7 @@ class TrainingLoop:
         evaluated = promising(finite, members)
         start = time.perf_counter()
         with evaluation_mode(self.population):
-            evaluation = self.evaluation = self.source.evaluate(evaluated, number, member_episodes)
+            evaluation = self.evaluation = self.evaluator.evaluate(evaluated, number, member_episodes)
         self._in_full = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self.stop_rule.episode_length = evaluation.env_steps / max(1, episodes)
@@ -366,7 +363,7 @@ class TrainingLoop:
         if share is None or not self.source.acts:
             return options.eval_members, None
         steps = sum(tally.env_steps for tally in tallies)
-        room = share * (self.result.env_steps_population + steps) - self.source.evaluation_env_steps
+        room = share * (self.result.env_steps_population + steps) - self.evaluator.env_steps
         length = steps / max(1, sum(len(tally.scores) for tally in tallies))
         most = min(len(self.population), options.eval_members or len(self.population))
         return affordable(room, length, most, options.eval_episodes)
@@ -442,7 +439,6 @@ class TrainingLoop:
         self.steering.forget_others(self.population)
         if self.resets is not None:
             self.resets.apply(self.population, number + 1)
-        self.share_budget()
         self.fit_to_population()
         self.result.births += births
         return births
@@ -482,7 +478,7 @@ class TrainingLoop:
         def evaluate(agent: Any) -> MeanReturn | None:
             start, episodes = time.perf_counter(), self.options.confirm_episodes or self.options.eval_episodes
             with contextlib.suppress(TimeIsUp):
-                score = self.source.confirm(agent, number, episodes)
+                score = self.evaluator.confirm(agent, number, episodes)
                 self.result.time.evaluation += time.perf_counter() - start
                 return score
             return None
@@ -500,20 +496,8 @@ class TrainingLoop:
         born = self.family.add(list(members.born.values()), self.population)
         self.result.births += born
         if born or removed:
-            self.share_budget()
             self.fit_to_population()
         return born, remaining
-
-    def share_budget(self) -> None:
-        """Distribute the environment steps of stopped members equally among the others."""
-        if not self.evolution.shares_budget:
-            return
-        founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
-        remaining = self.asked_steps * founders - self.result.env_steps_population
-        spent = max(agent.steps[-1] for agent in self.population)
-        self.evolution.budget_left(remaining)
-        steps = spent + max(0, remaining) // len(self.population)
-        self._set_options(max_steps=steps)
 
     def _set_options(self, **changes: Any) -> None:
         """Change options of the loop and of the source, whose options are of a kind of their own."""
@@ -521,7 +505,13 @@ class TrainingLoop:
         self.source.options = replace(self.source.options, **changes)
 
     def fit_to_population(self) -> None:
-        """Adapt the source to the current members."""
+        """Adapt the source to the current members, who share the environment steps that stopped ones have left."""
+        if self.evolution.shares_budget:
+            founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
+            remaining = self.asked_steps * founders - self.result.env_steps_population
+            spent = max(agent.steps[-1] for agent in self.population)
+            self.evolution.budget_left(remaining)
+            self._set_options(max_steps=spent + max(0, remaining) // len(self.population))
         changed = self.source.fit(self.population)
         if changed is not None:
             self.sinks.message(changed)
@@ -531,13 +521,13 @@ class TrainingLoop:
         by id, of no more than `eval_share` leaves room for."""
         count, share = self.options.rescore_episodes, self.options.eval_share
         if share is not None:
-            room = share * self.result.env_steps_population - self.source.evaluation_env_steps
+            room = share * self.result.env_steps_population - self.evaluator.env_steps
             count = min(count, int(room / max(2 * self.stop_rule.episode_length, 1.0)))
         if count < 1 or len(self.population) < 2:
             return {}
         losses = [-recent_fitness(agent, self.options.fitness_window) for agent in self.population]
         top = [self.population[int(slot)] for slot in np.argsort(losses, kind="stable")[:2]]  # ties: the lower slot
-        means = self.source.rescore(top, number, count)
+        means = self.evaluator.rescore(top, number, count)
         if means is None:
             return {}
         for agent, mean in zip(top, means, strict=True):
@@ -550,20 +540,39 @@ class TrainingLoop:
 
     # --- records ---------------------------------------------------------------------------------------------------
 
+    def _member_records(self, fitness: Sequence[float], tallies: Sequence[Tally]) -> tuple[MemberRecord, ...]:
+        returns = None if self.evaluator.sum_scores else self.evaluation.by_agent
+        details = (lambda agent: {}) if self.resets is None else self.resets.details_of
+        return member_records(self.population, fitness, tallies, returns, self.family, details)
+
+    def _record(
+        self, number: int, members: Sequence[MemberRecord], births: Sequence[Birth], confirmed: MeanReturn | None
+    ) -> GenerationRecord:
+        progress = {
+            "generations": self.generations_until(number + 1),
+            "max_env_steps": self.options.max_steps,
+            "evaluation_env_steps": self.evaluator.env_steps,
+            "seconds": time.perf_counter() - self._wall,
+            "epsilon": self.source.epsilon,
+            "opponents": tuple(self.evaluator.opponents_of),
+            "members_left": len(self.population) if len(self.population) != len(members) else None,
+        }
+        return self.result.record(number, members, births, confirmed, **progress)
+
     def _count(self, tallies: list[Tally]) -> None:
         self.result.env_steps_member = max(a.steps[-1] for a in self.population)
         self.result.env_steps_population += sum(t.env_steps for t in tallies)
         self.result.updates += sum(t.updates for t in tallies)
-        self.result.evaluation_env_steps = self.source.evaluation_env_steps
+        self.result.evaluation_env_steps = self.evaluator.env_steps
 
     def _count_time(self) -> None:
         self.result.seconds = time.perf_counter() - self._wall
         self.result.cpu_seconds = time.process_time() - self._cpu + self.scheduler.cpu_seconds
-        spent, training = self.result.time, self.source.seconds_spent()
+        spent, training = self.result.time, self.source.seconds
         spent.collecting, spent.learning = training.collecting, training.learning
         spent.total = time.perf_counter() - self._started
         spent.seconds_per_episode = self.pace.seconds_per_episode
-        self.result.evaluation_env_steps = self.source.evaluation_env_steps
+        self.result.evaluation_env_steps = self.evaluator.env_steps
 
     def _save(self) -> None:
         """Save the agents' files requested by `checkpoint`, and the run itself."""

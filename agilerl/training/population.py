@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.core import foreign
+from agilerl.errors import RunError
 
 RESOLVED = 1e-7  # relative resolution of float32
 
@@ -62,3 +63,14 @@ def set_lanes(population: Sequence[Any], num_envs: int) -> None:
     for agent in population:
         if hasattr(agent, "num_envs"):
             agent.num_envs = num_envs
+
+
+def filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
+    """Return an agent with this state: `agent` itself if the class matches, else a copy of a matching template."""
+    kind = str(state["class"])
+    if type(agent).__name__ != kind:
+        if kind not in templates:
+            raise RunError(f"the run has a {kind}; the population given has {sorted(templates)}. fix: the same script.")
+        agent = templates[kind].clone()
+    agent.load_run_state(state)
+    return agent

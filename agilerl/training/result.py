@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted, counted_in
 from agilerl.core import foreign
-from agilerl.hpo.evolution import Births
+from agilerl.core.options import LoopOptions
+from agilerl.hpo.evolution import Family
 from agilerl.hpo.tournament import nan_as_worst
-from agilerl.sources.source import MeanReturn, Tally
+from agilerl.sources.determinism import Probe
+from agilerl.sources.fitness import MeanReturn
+from agilerl.sources.source import Source, Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.files import lineage_text
 from agilerl.telemetry.record import Arrival, Birth, GenerationRecord, MemberRecord, RunPlan, Steering
 from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.best import BestAgent
-
-if TYPE_CHECKING:
-    from agilerl.training.loop import TrainingLoop
 
 Members = tuple[MemberRecord, ...]
 
@@ -106,103 +106,103 @@ class EvolveResult:
             self.best_member, self.best_generation = best.agent.index, best.kept.generation
             self.best_fitness = float(best.kept.fitness) if math.isfinite(best.kept.fitness) else None
 
+    def record(
+        self,
+        number: int,
+        members: Sequence[MemberRecord],
+        births: Sequence[Birth],
+        confirmed: MeanReturn | None,
+        **progress: Any,
+    ) -> GenerationRecord:
+        """Record of one generation: members before selection, births after it, and `progress` of the run."""
+        return GenerationRecord(
+            generation=number,
+            members=tuple(members),
+            env_steps=self.env_steps_member,
+            population_env_steps=self.env_steps_population,
+            updates=self.updates,
+            births=tuple(births),
+            steering=tuple(event for event in self.steering if event.generation == number + 1),
+            confirmation=None if confirmed is None else confirmed.mean,
+            confirmation_episodes=None if confirmed is None else confirmed.episodes or None,
+            **progress,
+        )
+
 
 def fittest(population: Sequence[Any], fitness: Sequence[float]) -> Any:
     """Return the fittest member, the first of ties; None if there is none."""
     return population[int(np.argmax(nan_as_worst(fitness)))] if population else None
 
 
-def run_plan(loop: TrainingLoop) -> RunPlan:
-    """Build the plan of the run."""
-    lead, options, facts = adapted(loop.population[0]), loop.options, dict(loop.source.facts())
+def run_plan(source: Source, options: LoopOptions, probe: Probe, result: EvolveResult, **about: Any) -> RunPlan:
+    """Build the plan of the run; `about`: its `env_id`, `seed`, `notes` and `time_limit`."""
+    lead, facts = adapted(result.population[0]), dict(source.facts())
     named = {name: facts.pop(name) for name in ("learner", "env_backend", "num_envs")}
-    is_repeatable = loop.source.is_repeatable and loop.probe.is_deterministic is not False
+    is_repeatable = source.is_repeatable and probe.is_deterministic is not False
     optional: dict[str, Any] = {
-        "deterministic": loop.probe.is_deterministic,
+        "deterministic": probe.is_deterministic,
         "exact_resume": is_repeatable and not options.carry_envs,
     }
-    if loop.result.random_play is not None:
-        optional["random_play"] = loop.result.random_play.as_dict()
-    if loop.result.before is not None:
-        optional["before"] = loop.result.before.as_dict()
+    if result.random_play is not None:
+        optional["random_play"] = result.random_play.as_dict()
+    if result.before is not None:
+        optional["before"] = result.before.as_dict()
     return RunPlan(
         algo=str(lead.algo),
-        env_id=loop.env_id,
-        population=len(loop.population),
+        population=len(result.population),
         max_env_steps=options.max_steps,
         evo_steps=options.evo_steps,
-        seed=loop.seed,
         device=str(lead.device),
-        **named,
         threads=options.threads,
         target=options.target,
-        notes=tuple(loop.notes),
         extra={**facts, **optional, "options": options.as_dict()},
         steps=counted_in(lead),
-        time_limit=loop.time_limit,
+        **named,
+        **about,
     )
 
 
-def generation_record(
-    loop: TrainingLoop, number: int, members: Members, births: Births, confirmed: MeanReturn | None, seconds: float
-) -> GenerationRecord:
-    """Build the record of one generation: members before selection, births after it, and progress."""
-    return GenerationRecord(
-        generation=number,
-        generations=loop.generations_until(number + 1),
-        members=members,
-        env_steps=loop.result.env_steps_member,
-        max_env_steps=loop.options.max_steps,
-        population_env_steps=loop.result.env_steps_population,
-        evaluation_env_steps=loop.source.evaluation_env_steps,
-        updates=loop.result.updates,
-        seconds=seconds,
-        epsilon=loop.source.epsilon,
-        births=births,
-        steering=tuple(event for event in loop.result.steering if event.generation == number + 1),
-        confirmation=None if confirmed is None else confirmed.mean,
-        confirmation_episodes=None if confirmed is None else confirmed.episodes or None,
-        opponents=tuple(loop.source.opponents_of),
-        members_left=len(loop.population) if len(loop.population) != len(members) else None,
-    )
+def member_records(
+    population: Sequence[Any],
+    fitness: Sequence[float],
+    tallies: Sequence[Tally],
+    returns: Mapping[int, Sequence[float]] | None,
+    family: Family,
+    details: Callable[[Any], Mapping[str, float]],
+) -> Members:
+    """Build one record per member, before selection; the fittest is marked (never a NaN).
 
-
-def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequence[Tally]) -> Members:
-    """Build one record per member, before selection; the fittest is marked (never a NaN)."""
-    leader = int(np.argmax(nan_as_worst(fitness)))
+    Args:
+        returns: member id -> evaluated returns of a team's agents; None if they are summed.
+        details: returns further details of a member.
+    """
+    leader, rows = int(np.argmax(nan_as_worst(fitness))), returns or {}
     return tuple(
         MemberRecord(
             id=agent.index,
             slot=slot,
-            parent=loop.family.parents.get(agent.index),
+            parent=family.parents.get(agent.index),
             fitness=fitness[slot],
-            agents=_by_agent(loop, agent),
-            agent_scores=_scores_by_agent(loop, agent, tally),
+            agents={} if agent.index not in rows else dict(zip(agent.agent_ids, rows[agent.index], strict=True)),
+            agent_scores={} if returns is None else _agent_scores(agent, tally),
             score=float(np.mean(tally.scores)) if tally.scores else None,
             env_steps=agent.steps[-1],
             updates=tally.updates,
             loss=tally.loss,
-            mutation=loop.family.labels.get(agent.index, "founder"),
+            mutation=family.labels.get(agent.index, "founder"),
             hyperparameters=_hyperparameters(agent),
             network=_architecture(agent),
             is_best=slot == leader,
-            details={**tally.details, **({} if loop.resets is None else loop.resets.details_of(agent))},
+            details={**tally.details, **details(agent)},
         )
-        for slot, (agent, tally) in enumerate(zip(loop.population, tallies, strict=True))
+        for slot, (agent, tally) in enumerate(zip(population, tallies, strict=True))
     )
 
 
-def _by_agent(loop: TrainingLoop, agent: Any) -> dict[str, float]:
-    """Returns of a team's agents by their ids, if they are not summed."""
-    row = loop.evaluation.by_agent.get(agent.index)
-    return {} if row is None else dict(zip(agent.agent_ids, row, strict=True))
-
-
-def _scores_by_agent(loop: TrainingLoop, agent: Any, tally: Tally) -> dict[str, float]:
-    """Mean training returns of a team's agents in this generation, if they are not summed."""
-    if loop.source.sum_scores or not tally.by_agent:
-        return {}
-    return dict(zip(agent.agent_ids, np.mean(tally.by_agent, axis=0).tolist(), strict=True))
+def _agent_scores(agent: Any, tally: Tally) -> dict[str, float]:
+    """Mean training returns of a team's agents in this generation."""
+    mean = np.mean(tally.by_agent, axis=0).tolist() if tally.by_agent else []
+    return dict(zip(agent.agent_ids, mean, strict=True)) if mean else {}
 
 
 def _hyperparameters(agent: Any) -> dict[str, float]:

@@ -13,7 +13,7 @@ from agilerl.algorithms import find_algorithm, worth_a_try
 from agilerl.config import Manifest
 from agilerl.core import foreign
 from agilerl.errors import ConfigError, RunError
-from agilerl.hpo.schemes import SCHEMES
+from agilerl.hpo.schemes import scheme_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import METRICS, command
 from agilerl.runs.records import Member, final_evaluation
@@ -25,9 +25,6 @@ from agilerl.views.report import RunRecords, write_report
 from agilerl.views.report.page import fitness_svg
 from agilerl.views.report.summary import Ended, in_words, measure_of
 from agilerl.views.report.text import tidy
-
-# Schemes in which stopped members release their steps to the others.
-SHARED_BUDGETS = tuple(name for name, row in SCHEMES.items() if row.ends_members)
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +147,8 @@ class Run:
         if self.path is None or not self.is_saved:
             return "more steps"
         training = self.manifest.training
-        done, is_shared = int(self.result.get("env_steps_member") or 0), self._shares_budget()
+        done = int(self.result.get("env_steps_member") or 0)
+        is_shared = scheme_of(self.manifest.evolution.scheme).ends_members
         trained = -(-int(self.result.get("env_steps_population") or 0) // training.pop_size) if is_shared else done
         steps = 2 * max(training.max_steps, trained)
         if self.env_given:
@@ -159,9 +157,6 @@ class Run:
         if is_shared and done > training.max_steps:
             resume_command += f" ({count(steps * training.pop_size)} of all members together)"
         return resume_command
-
-    def _shares_budget(self) -> bool:
-        return self.manifest.evolution.scheme in SHARED_BUDGETS
 
     def _score(self) -> str:
         test, best = final_evaluation(self._facts()), f"fitness {tidy(self.result.get('best_fitness'))}"

@@ -11,7 +11,8 @@ from typing import Any
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
 from agilerl.sources.divergence import is_finite
-from agilerl.sources.source import PopulationEvaluation, Source, Tally
+from agilerl.sources.fitness import FitnessEvaluator, PopulationEvaluation
+from agilerl.sources.source import Source, Tally
 from agilerl.training.dispatch import TEMPORARY_KEY
 from agilerl.training.population import evaluation_mode
 
@@ -61,7 +62,7 @@ class ShardServer:
 
     def _round(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         agents, result = self._run(asked)
-        result |= evaluated(self.source, agents, result["tallies"], asked["plan"].number)
+        result |= evaluated(self.source.evaluator, agents, result["tallies"], asked["plan"].number)
         self._spare += agents
         return result
 
@@ -93,18 +94,18 @@ class ShardServer:
         }
 
     def _play(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        source: Any = self.source  # whose evaluation can be divided
+        evaluator: Any = self.source.evaluator  # that plays episodes
         agents = self._asked_for(asked)
-        with evaluation_mode(agents), source.adopted(agents) as learner:
-            result = source.evaluator.play(learner, asked["episodes"])
+        with evaluation_mode(agents), evaluator.adopts(agents) as learner:
+            result = evaluator.play(learner, asked["episodes"])
         self._release([key for key in self._members if key.startswith(TEMPORARY_KEY)])
         return {"result": asdict(result)}
 
     def _judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        source: Any = self.source  # of language policies
+        evaluator: Any = self.source.evaluator  # of language policies
         agents = self._asked_for(asked)
         with evaluation_mode(agents):
-            fitness = source.judged_here(agents, asked["split"])
+            fitness = evaluator.judged_here(agents)
         self._release([key for key in self._members if key.startswith(TEMPORARY_KEY)])
         return {"result": {"fitness": fitness}}
 
@@ -129,17 +130,19 @@ def _unheard(env_steps: int) -> None:
     """Report nothing, while there is no job."""
 
 
-def evaluated(source: Source, agents: Sequence[Any], tallies: Sequence[Tally], number: int) -> dict[str, Any]:
+def evaluated(
+    evaluator: FitnessEvaluator, agents: Sequence[Any], tallies: Sequence[Tally], number: int
+) -> dict[str, Any]:
     """Evaluate the members of a shard that have not diverged.
 
     Returns:
         "evaluation", a `PopulationEvaluation` as plain data with fitness by member id, and the "seconds" it took.
     """
-    start, before = time.perf_counter(), source.evaluation_env_steps
+    start, before = time.perf_counter(), evaluator.env_steps
     finite = [agent for agent, tally in zip(agents, tallies, strict=True) if tally.fault is None and is_finite(agent)]
     with evaluation_mode(finite):
-        one = source.evaluate(finite, number) if finite else PopulationEvaluation([])
-    source.evaluation_env_steps = before  # counted where the result is taken
+        one = evaluator.evaluate(finite, number) if finite else PopulationEvaluation([])
+    evaluator.env_steps = before  # counted where the result is taken
     plain = {
         **vars(one),
         **{name: dict(vars(one)[name]) for name in ("errors", "played", "by_agent")},

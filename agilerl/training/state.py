@@ -5,29 +5,55 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.core import foreign
+from agilerl.core.options import LoopOptions
 from agilerl.errors import AlgorithmError, ConfigError, RunError
+from agilerl.hpo.evolution import Evolution, Family
+from agilerl.ranks import Ranks
 from agilerl.sources.determinism import Probe
+from agilerl.sources.fitness import FitnessEvaluator
+from agilerl.sources.source import Source
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.record import Birth, Steering, as_dict
-from agilerl.training.best import BestAgent, Candidate, Confirmation
-from agilerl.training.store import Trees
+from agilerl.training.best import BestAgent
+from agilerl.training.population import filled
+from agilerl.training.result import EvolveResult
+from agilerl.training.steering import SteeringWheel
 
-if TYPE_CHECKING:
-    from agilerl.training.loop import TrainingLoop
+Trees = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
+"""The population, the best agent, and everything else without the rows of replay."""
 
 
-# Reason for stopping -> argument.
-WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps", "minutes": "stop_after"}
+class Loop(Protocol):
+    """What is saved of a training loop (see `TrainingLoop`), and what follows a restored population."""
+
+    population: list[Any]
+    source: Source
+    evaluator: FitnessEvaluator
+    options: LoopOptions
+    evolution: Evolution
+    family: Family
+    resets: Any
+    best: BestAgent
+    result: EvolveResult
+    steering: SteeringWheel
+    probe: Probe
+    ranks: Ranks
+    seed: int
+    env_id: str
+    asked_steps: int
+    saved_steps: int
+
+    def fit_to_population(self) -> None: ...
 
 
 class SavableLoop:
-    """Adapter of a `TrainingLoop` to `store.Savable`."""
+    """A training loop that can be saved between two generations, and restored."""
 
-    def __init__(self, loop: TrainingLoop) -> None:
+    def __init__(self, loop: Loop) -> None:
         self.loop = loop
 
     @property
@@ -57,6 +83,7 @@ class SavableLoop:
         }
 
     def usual_options(self) -> dict[str, Any]:
+        """The options' defaults: the values of options added after a run was saved."""
         return _deciding(type(self.loop.options)())
 
     def counters(self) -> dict[str, Any]:
@@ -66,6 +93,7 @@ class SavableLoop:
         return check_savable(self.loop.population)
 
     def memories(self) -> dict[str, Any]:
+        """Replay buffers by name; RunError for a kind that cannot be saved incrementally."""
         memories = dict(self.loop.source.memories())
         for name, memory in memories.items():
             if not foreign.has_methods(memory, "changes"):
@@ -76,22 +104,14 @@ class SavableLoop:
         return memories
 
     def trees(self) -> Trees:
-        loop, best = self.loop, self.loop.best
-        best_tree = {**_tree(best.kept), "confirmed": best.confirmed}
-        if best.fittest is not None and best.fittest is not best.kept:
-            best_tree["fittest"] = _tree(best.fittest)
-        if best.proven is not None:
-            proof = best.proven
-            other = proof.candidate is not best.kept
-            entry = {**_tree(proof.candidate), "fitness_error": float(proof.candidate.error)} if other else {}
-            best_tree["proven"] = {**entry, "mean": proof.mean, "error": proof.error}  # `error` is the confirmation's
+        loop = self.loop
         rest = {
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
             "returns": list(loop.result.returns),
             "births": [jsonable(as_dict(birth)) for birth in loop.result.births],
             "evolution": {**loop.family.state(), **loop.evolution.state()},
-            "evaluation_env_steps": loop.source.evaluation_env_steps,
+            "evaluation_env_steps": loop.evaluator.env_steps,
             "evaluated": float(loop.source.evaluated),
             "saved_steps": loop.saved_steps,
             **({} if loop.resets is None else {"resets": loop.resets.state()}),
@@ -100,7 +120,7 @@ class SavableLoop:
             "source": loop.source.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
         }
-        return self.population_tree(), best_tree, rest
+        return self.population_tree(), loop.best.state(), rest
 
     def _steering(self) -> dict[str, Any]:
         """Requests of people so far, and what lasts of them; empty without any."""
@@ -114,6 +134,7 @@ class SavableLoop:
         return {"members": [agent.run_state() for agent in self.loop.population]}
 
     def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
+        """Restore the run from `trees` and `facts`; the rows of replay follow."""
         loop, (members, best, rest) = self.loop, trees
         templates = {type(agent).__name__: agent for agent in loop.population}
         saved, founders = members["members"], loop.population
@@ -124,12 +145,7 @@ class SavableLoop:
                 f"the run has {len(saved)} members, the population given has {len(founders)}. fix: the same number."
             )
         loop.population = [filled(agent, templates, state) for agent, state in zip(founders, saved, strict=True)]
-        loop.best.kept, loop.best.confirmed = _candidate(best, templates), best["confirmed"]
-        if "fittest" in best:
-            loop.best.fittest = _candidate(best["fittest"], templates)
-        elif loop.best.confirmed is None:
-            loop.best.fittest = loop.best.kept
-        loop.best.proven = _proof(best, loop.best, templates)
+        loop.best.load_state(best, templates)
         for name, value in rest["result"].items():
             setattr(loop.result, name, value)
         then = facts.get("options") or {}
@@ -152,35 +168,12 @@ class SavableLoop:
         loop.evolution.load_state(rest["evolution"])
         if loop.resets is not None:
             loop.resets.load_state(rest.get("resets", {}))  # missing if they are new in this run
-        loop.source.evaluation_env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
+        loop.evaluator.env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
         loop.source.evaluated = rest.get("evaluated", 0.0)
-        loop.source.load_state(rest["source"])
-        loop.source.use_kernels(str(facts.get("kernels", "torch")))  # missing in earlier runs
-        loop.share_budget()
+        kernels = str(facts.get("kernels", "torch"))  # missing in earlier runs
+        loop.source.load_state({**rest["source"], "kernels": kernels})
         loop.fit_to_population()
         loop.probe = Probe(facts.get("deterministic"))
-
-
-def resumed_notes(loop: TrainingLoop) -> list[str]:
-    """Describe the progress of a resumed run; for an ended one, why it ended and how to continue."""
-    episodes = ", with new episodes" if loop.options.carry_envs else ""
-    count = loop.result.generations
-    notes = [f"continues after {count} {'generation' if count == 1 else 'generations'}{episodes}"]
-    done = max(agent.steps[-1] for agent in loop.population)
-    if loop.result.stopped == "target":
-        why, words = f"it has reached its target of {loop.options.target:g}", ("--set", "training.target_score=null")
-    elif loop.result.stopped == "plateau":
-        why = f"nothing had improved for {loop.options.patience} generations"
-        words = ("--set", "training.patience=null")
-    elif loop.result.stopped == "minutes":
-        why, words = f"it has made its {loop.options.stop_after:,} steps", ("--set", "training.stop_after=null")
-    elif done >= loop.options.max_steps:
-        why, words = f"it has used its budget ({done:,} steps of one member)", ("--steps", str(2 * done))
-    else:
-        return notes
-    resume_command = None if loop.store is None else loop.store.way_on(*words)
-    next_step = f"another value of {WORDS[loop.result.stopped]}" if resume_command is None else f"`{resume_command}`"
-    return [*notes, f"finished: {why}; {next_step} goes on"]
 
 
 def check_savable(population: Sequence[Any]) -> list[str]:
@@ -221,47 +214,6 @@ def is_portable(population: Sequence[Any]) -> bool:
     except (AlgorithmError, ConfigError):
         return False
     return True
-
-
-def filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
-    """Return an agent with this state: `agent` itself if the class matches, else a copy of a matching template."""
-    kind = str(state["class"])
-    if type(agent).__name__ != kind:
-        if kind not in templates:
-            raise RunError(f"the run has a {kind}; the population given has {sorted(templates)}. fix: the same script.")
-        agent = templates[kind].clone()
-    agent.load_run_state(state)
-    return agent
-
-
-def _tree(one: Candidate | None) -> dict[str, Any]:
-    if one is None:
-        return {"agent": None, "fitness": -math.inf, "error": 0.0, "generation": 0}
-    return {
-        "agent": one.agent.run_state(),
-        "fitness": float(one.fitness),
-        "error": float(one.error),
-        "generation": one.generation,
-    }
-
-
-def _candidate(tree: Mapping[str, Any], templates: Mapping[str, Any]) -> Candidate | None:
-    if tree["agent"] is None:
-        return None
-    agent = filled(None, templates, tree["agent"])
-    return Candidate(agent, tree["fitness"], tree.get("error", 0.0), tree["generation"])
-
-
-def _proof(tree: Mapping[str, Any], best: BestAgent, templates: Mapping[str, Any]) -> Confirmation | None:
-    """Load the best confirmation; earlier versions only saved that of the best agent."""
-    proven = tree.get("proven")
-    if proven is not None:
-        entry = {**proven, "error": proven.get("fitness_error", proven["error"])}  # `error` in earlier versions
-        candidate = _candidate(entry, templates) if "agent" in proven else best.kept
-        return None if candidate is None else Confirmation(candidate, proven["mean"], proven["error"])
-    if best.confirmed is None or best.kept is None:
-        return None
-    return Confirmation(best.kept, best.confirmed, math.inf)
 
 
 def _deciding(options: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.steering import FOR_ONE, Inbox, Request, Taken
-from agilerl.sources.source import MeanReturn
+from agilerl.sources.fitness import MeanReturn
 from agilerl.telemetry.record import Birth, Steering
 
 BEFORE_SELECTION = ("protect", "unprotect", "unpin", "remove", "evaluate", "stop")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from agilerl.core.options import LoopOptions
 from agilerl.hpo.screening import MIN_EPISODES, has_plateaued, shrink, still_learns
 from agilerl.hpo.tournament import nan_as_worst
-from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source
+from agilerl.sources.fitness import FitnessEvaluator, MeanReturn, PopulationEvaluation
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Pace, TimeIsUp
 from agilerl.training.result import EvolveResult
@@ -71,17 +71,25 @@ class StopRule:
     reached, and the best agent is settled, by held-out episodes that no selection has seen.
 
     Args:
-        source: plays held-out episodes. best: takes the agents. pace: knows how many episodes there is time for.
-        result: counts confirmations and their seconds.
+        evaluator: plays held-out episodes. best: takes the agents. pace: knows how many episodes there is time for.
+        result: counts confirmations and their seconds. rounded: `Source.steps_of_generation`.
         shards: that are evaluated in turn, one in each generation.
 
     Attributes:
         episode_length: mean length of the last evaluation's episodes, in environment steps.
     """
 
-    def __init__(self, source: Source, best: BestAgent, pace: Pace, result: EvolveResult, shards: int = 1) -> None:
-        self.source, self.best, self.pace, self.result, self.shards = source, best, pace, result, shards
-        self.episode_length = 0.0
+    def __init__(
+        self,
+        evaluator: FitnessEvaluator,
+        best: BestAgent,
+        pace: Pace,
+        result: EvolveResult,
+        rounded: Callable[[int], int],
+        shards: int = 1,
+    ) -> None:
+        self.evaluator, self.best, self.pace, self.result = evaluator, best, pace, result
+        self.rounded, self.shards, self.episode_length = rounded, shards, 0.0
 
     def decide(self, now: Evaluated, is_last: bool) -> tuple[MeanReturn | None, bool]:
         """Return (the confirmation, if any; whether to stop), and update the best agent and `result.stopped`.
@@ -94,7 +102,7 @@ class StopRule:
         fittest = [agent for agent, fitness in zip(now.population, values, strict=True) if fitness == value]
         leader = max(fittest, key=lambda agent: agent.index in now.in_full)  # prefer evaluated members
         is_reached = target is not None and value >= target
-        is_over = target is None and not self.source.fitness_is_relative
+        is_over = target is None and not self.evaluator.is_relative
         is_over = is_over and self._has_settled(now.options.patience)
         candidate = self._candidate(now, leader, target) if is_reached and target is not None else None
         tried = leader if candidate is None else candidate
@@ -102,7 +110,7 @@ class StopRule:
             confirmed = self._confirm(candidate, now)
         else:
             confirmed = self._confirm_late(now, leader, is_over or is_last)
-        if self.source.fitness_is_relative and self.best.confirmed is None:
+        if self.evaluator.is_relative and self.best.confirmed is None:
             self.best.forget()  # earlier fitness was measured against other opponents
         is_confirmed = candidate is not None and self._is_confirmed(confirmed, now.options)
         self.best.offer(tried, now.fitness(tried), confirmed, now.number, now.error(tried))
@@ -122,7 +130,7 @@ class StopRule:
 
     def _target(self, options: LoopOptions) -> float | None:
         """Target return; None without a target, or if fitness is not a return."""
-        return options.target if self.source.fitness_is_return else None
+        return options.target if self.evaluator.is_return else None
 
     def _has_settled(self, patience: int | None) -> bool:
         """Whether neither fitness nor training returns have improved for `patience` generations of every shard."""
@@ -141,7 +149,7 @@ class StopRule:
         evaluation = now.evaluation
         evaluated = [agent for agent in now.population if agent.index in evaluation.errors]
         if (
-            not self.source.confirms
+            not self.evaluator.confirms
             or leader not in evaluated
             or any(agent.index not in evaluation.played for agent in evaluated)
         ):
@@ -161,7 +169,7 @@ class StopRule:
         if episodes is None:  # those of the end have been reckoned with
             episodes = self._in_time(now.options.confirm_episodes)
         try:
-            confirmed = None if episodes == 0 else self.source.confirm(agent, now.number, episodes)
+            confirmed = None if episodes == 0 else self.evaluator.confirm(agent, now.number, episodes)
         except TimeIsUp:
             return None
         if confirmed is not None:
@@ -174,7 +182,7 @@ class StopRule:
 
     def _in_time(self, most: int) -> int | None:
         """Return how many held-out episodes a budget in minutes leaves time for, if it is fewer than `most`."""
-        if not self.source.confirms:
+        if not self.evaluator.confirms:
             return None
         fitting = self.pace.fitting(most)
         return None if fitting == most else fitting
@@ -183,7 +191,7 @@ class StopRule:
         """Whether held-out episodes reach the target too, if there are any."""
         target = self._target(options)
         if confirmed is None or target is None:
-            return not self.source.confirms or target is None
+            return not self.evaluator.confirms or target is None
         margin = options.stop_margin + options.stop_errors * (confirmed.error or 0.0)
         return confirmed.mean >= target + margin
 
@@ -199,11 +207,11 @@ class StopRule:
         if self.shards > 1 and not is_over and leader.index not in now.in_full:
             return None  # it had its turn
         remaining = options.max_steps - max(agent.steps[-1] for agent in now.population)
-        per_generation = self.source.steps_of_generation(options.evo_steps)
+        per_generation = self.rounded(options.evo_steps)
         if not options.confirm_episodes or (remaining >= CONFIRMED_GENERATIONS * per_generation and not is_over):
             return None
         episodes = self._late_episodes(options, len(now.population))
-        is_relative = self.source.fitness_is_relative
+        is_relative = self.evaluator.is_relative
         if self.best.has_rivals or is_relative:
             self.best.confirm(lambda agent: self._confirm(agent, now, episodes), anew=is_relative)
         return self._confirm(leader, now, episodes)

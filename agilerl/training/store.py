@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.hostile import malformed
+from agilerl.core.options import LoopOptions
 from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.errors import AgileRLWarning, RunError
 from agilerl.runs.checkpoints import (
@@ -28,50 +29,16 @@ from agilerl.runs.checkpoints import (
 from agilerl.runs.directory import RunFiles, versions
 from agilerl.runs.lock import RunLock
 from agilerl.runs.names import LINEAGE, METRICS, command, imports_of, run_command
+from agilerl.training.result import EvolveResult
+from agilerl.training.state import SavableLoop
 
 REMAINS = ("best", METRICS, LINEAGE, "replay")  # files of a run other than its checkpoints
 KEEP = 3
 MAX_FAILURES = 5
 GOES_ON = {"max_steps", "stop_after", "target", "patience"}  # options that may change on resume without a note
 COMPARED = {"dataset"}  # a path; the source compares the content
-Trees = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
-"""The population, the best agent, and everything else without the rows of replay."""
-
-
-class Savable(Protocol):
-    """A run that can be saved between two generations, and restored."""
-
-    @property
-    def generations(self) -> int:
-        """Number of finished generations."""
-
-    @property
-    def best_generation(self) -> int:
-        """The generation of the best agent."""
-
-    def lineage(self) -> str:
-        """Content of evolution.jsonl so far."""
-
-    def facts(self) -> dict[str, Any]:
-        """JSON values: seed, learner, env_backend, num_envs, threads, env_id, deterministic, and the options."""
-
-    def usual_options(self) -> dict[str, Any]:
-        """The options' defaults: the values of options added after a run was saved."""
-
-    def counters(self) -> dict[str, Any]:
-        """Progress of the run, as JSON values."""
-
-    def lost(self) -> list[str]:
-        """Notes on state of the agents that is not saved; AlgorithmError for an agent that cannot be saved at all."""
-
-    def memories(self) -> Mapping[str, Any]:
-        """Replay buffers by name; RunError for a kind that cannot be saved incrementally."""
-
-    def trees(self) -> Trees:
-        """The state."""
-
-    def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
-        """Restore the run from `trees` and `facts`; the rows of replay follow."""
+# Reason for stopping -> argument.
+WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps", "minutes": "stop_after"}
 
 
 class RunStore:
@@ -179,7 +146,7 @@ class RunStore:
 
     # -- restore -----------------------------------------------------------------------------------------------------
 
-    def restore(self, run: Savable) -> bool:
+    def restore(self, run: SavableLoop) -> bool:
         """Restore the run from its last save; False for a new run.
 
         Raises:
@@ -209,7 +176,7 @@ class RunStore:
         self._say()
         return True
 
-    def _settings(self, run: Savable, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _settings(self, run: SavableLoop, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the recorded settings, with the kernels of this machine if others are allowed."""
         before, here = recorded.get("kernels", "torch"), run.facts().get("kernels", "torch")
         if not self.allow_other_kernels or before == here:
@@ -223,7 +190,7 @@ class RunStore:
         for note in self.notes:
             warnings.warn(note, AgileRLWarning, stacklevel=4)
 
-    def _restore_replay(self, run: Savable, body: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
+    def _restore_replay(self, run: SavableLoop, body: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
         memories = run.memories()
         if memories.keys() != body["replay"].keys():
             raise RunError(
@@ -233,7 +200,7 @@ class RunStore:
         self._logs = {name: ReplayLog(self.folder / "replay" / name) for name in memories}
         return rebuild_memories(memories, states, self._logs, chunks, strict=self.strict_replay)
 
-    def _check_settings(self, run: Savable, body: Mapping[str, Any]) -> None:
+    def _check_settings(self, run: SavableLoop, body: Mapping[str, Any]) -> None:
         facts = run.facts()
         if int(body["run"]["seed"]) != facts["seed"]:
             raise RunError(
@@ -254,7 +221,7 @@ class RunStore:
             what = ", ".join(f"{name} {body['versions'][name]} -> {current.get(name, 'none')}" for name in other)
             self.notes.append(f"other versions than the run was saved with ({what}): the last bits may differ.")
 
-    def _check_parts(self, run: Savable, body: Mapping[str, Any]) -> None:
+    def _check_parts(self, run: SavableLoop, body: Mapping[str, Any]) -> None:
         facts = run.facts()
         for name in ("learner", "env_backend", "num_envs", "threads"):
             recorded, value = body["run"][name], facts[name]
@@ -267,7 +234,7 @@ class RunStore:
 
     # -- save --------------------------------------------------------------------------------------------------------
 
-    def save(self, run: Savable) -> None:
+    def save(self, run: SavableLoop) -> None:
         """Save the run between two generations.
 
         A failed save (no space or any other `OSError`) is a warning, and repeated after the next generation; older
@@ -295,7 +262,7 @@ class RunStore:
                 stacklevel=3,
             )
 
-    def _write(self, run: Savable) -> None:
+    def _write(self, run: SavableLoop) -> None:
         memories = run.memories()
         for name, memory in memories.items():
             if name not in self._logs:
@@ -316,7 +283,7 @@ class RunStore:
         self._kept[path] = {"generation": run.generations, "replay": body["replay"]}
         self._prune(run)
 
-    def _prune(self, run: Savable) -> None:
+    def _prune(self, run: SavableLoop) -> None:
         """Delete files needed by neither the newest checkpoints nor that of the best agent."""
         newest = sorted(self._kept)[-self.keep :]
         best = self._root / f"gen-{run.best_generation + 1:010d}"
@@ -339,3 +306,27 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
                 f"{folder} is a run of `agilerl train`. fix: `{run_command('resume', folder)}`, or another folder."
             )
         yield store
+
+
+def resumed_notes(
+    options: LoopOptions, result: EvolveResult, population: Sequence[Any], store: RunStore | None
+) -> list[str]:
+    """Describe the progress of a resumed run; for an ended one, why it ended and how to continue."""
+    episodes = ", with new episodes" if options.carry_envs else ""
+    count = result.generations
+    notes = [f"continues after {count} {'generation' if count == 1 else 'generations'}{episodes}"]
+    done = max(agent.steps[-1] for agent in population)
+    if result.stopped == "target":
+        why, words = f"it has reached its target of {options.target:g}", ("--set", "training.target_score=null")
+    elif result.stopped == "plateau":
+        why = f"nothing had improved for {options.patience} generations"
+        words = ("--set", "training.patience=null")
+    elif result.stopped == "minutes":
+        why, words = f"it has made its {options.stop_after:,} steps", ("--set", "training.stop_after=null")
+    elif done >= options.max_steps:
+        why, words = f"it has used its budget ({done:,} steps of one member)", ("--steps", str(2 * done))
+    else:
+        return notes
+    resume_command = None if store is None else store.way_on(*words)
+    next_step = f"another value of {WORDS[result.stopped]}" if resume_command is None else f"`{resume_command}`"
+    return [*notes, f"finished: {why}; {next_step} goes on"]

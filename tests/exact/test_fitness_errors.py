@@ -27,7 +27,7 @@ def evaluator(**options: Any) -> Evaluator:
         returns = np.array([[RETURNS[a.index][n] for n in episodes.numbers] for a in learner.agents])
         return EvaluationResult(returns, np.ones(returns.shape, int), returns.size, np.zeros(returns.shape, bool))
 
-    judge.divide = divide
+    judge.divider = SimpleNamespace(play=divide)  # type: ignore[assignment]
     return judge
 
 
@@ -62,10 +62,10 @@ def test_errors_after_stages_are_those_of_all_episodes() -> None:
 
 def test_the_error_of_a_confirmation_is_that_of_the_episodes_played() -> None:
     judge = evaluator(confirm_episodes=8)
-    assert judge.confirm(learner(AGENTS[0]), 0) == 4.0
+    assert judge.held_out(learner(AGENTS[0]), 0) == 4.0
     assert judge.error == pytest.approx(error_of(RETURNS[4]))
     judge = evaluator(confirm_episodes=8, confirm_screen=4, target=100.0, stop_errors=2.0)
-    mean = judge.confirm(learner(AGENTS[1]), 0)
+    mean = judge.held_out(learner(AGENTS[1]), 0)
     assert judge.episodes < 8, "the target is out of reach after some"
     assert mean == np.mean(RETURNS[9][: judge.episodes])
     assert judge.error == pytest.approx(error_of(RETURNS[9][: judge.episodes]))

@@ -12,7 +12,8 @@ import pytest
 
 from agilerl.experimental.rounds import Rounds
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
-from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Tally
+from agilerl.sources.fitness import PopulationEvaluation
+from agilerl.sources.source import GenerationPlan, Tally
 from agilerl.training import serving
 from agilerl.training.dispatch import Dispatcher, WorkerState
 from agilerl.training.scheduling import Assignment, Batch, Scheduler, WorkItem
@@ -36,8 +37,7 @@ def source(has_own: bool = False, memories: bool = True) -> Any:
     return SimpleNamespace(
         shards=3, has_own_memories=has_own,
         memories_of=lambda shard: {"memory": Memory(f"shard {shard}")} if memories else {},
-        divide_evaluation=lambda play: None, divide_judgement=lambda judge: None, episodes_are_independent=True,
-        evaluation_env_steps=40,
+        evaluator=SimpleNamespace(episodes_are_independent=True, env_steps=40),
     )  # fmt: skip
 
 
@@ -106,17 +106,17 @@ def test_fitness_is_that_of_the_members_that_have_not_diverged(monkeypatch: pyte
     ]
     monkeypatch.setattr(serving, "is_finite", lambda agent: agent.index != 6)
     tallies = [Tally(), Tally(fault="its loss is not finite"), Tally(), Tally()]
-    judge = source()
+    judge = source().evaluator
 
     def evaluate(sound: Any, number: int) -> PopulationEvaluation:
-        judge.evaluation_env_steps += 99
+        judge.env_steps += 99
         assert ([agent.index for agent in sound], number) == ([3, 8], 5)
         return PopulationEvaluation([1.5, 2.5], {3: 0.1, 8: 0.2}, {3: 4, 8: 4}, screened_out=frozenset({8}))
 
     judge.evaluate = evaluate
     plain = evaluated(judge, agents, tallies, 5)["evaluation"]
     assert (plain["fitness"], plain["errors"], plain["screened_out"]) == ({3: 1.5, 8: 2.5}, {3: 0.1, 8: 0.2}, [8])
-    assert judge.evaluation_env_steps == 40
+    assert judge.env_steps == 40
     nobody = evaluated(judge, agents[1:3], tallies[1:3], 5)["evaluation"]
     assert nobody["fitness"] == {}
 

@@ -17,8 +17,9 @@ import torch
 from faulty_runs import digest
 
 import agilerl
-from agilerl.sources.lanes import LaneSource
-from agilerl.sources.source import MeanReturn, PopulationEvaluation
+from agilerl.sources.evaluator import Evaluator
+from agilerl.sources.fitness import MeanReturn, PopulationEvaluation
+from agilerl.training.dispatch import Dispatcher
 from agilerl.training.manifest import launch
 
 
@@ -84,7 +85,7 @@ def poison(agent: Any) -> None:
 @contextmanager
 def diverging(when: Mapping[int, tuple[int, ...]]) -> Iterator[None]:
     """Members in the slots `when[generation]` diverge in that generation, as long as another one does not."""
-    inner = LaneSource.generation
+    inner = Dispatcher.generation
 
     def generation(self: Any, population: Any, number: int, begun: int) -> Any:
         for slot in when.get(number, ()):
@@ -92,7 +93,7 @@ def diverging(when: Mapping[int, tuple[int, ...]]) -> Iterator[None]:
                 poison(population[slot])
         return (yield from inner(self, population, number, begun))
 
-    with mock.patch.object(LaneSource, "generation", generation):
+    with mock.patch.object(Dispatcher, "generation", generation):
         yield
 
 
@@ -106,7 +107,7 @@ def scripted(fitness: Callable[[int, Any], float]) -> Iterator[None]:
     def confirm(self: Any, agent: Any, number: int, episodes: int | None = None) -> MeanReturn:
         return MeanReturn(fitness(number, agent), 0.0)
 
-    with mock.patch.multiple(LaneSource, evaluate=evaluate, confirm=confirm):
+    with mock.patch.multiple(Evaluator, evaluate=evaluate, confirm=confirm):
         yield
 
 

@@ -18,8 +18,8 @@ from scheme_runs import SCHEMES, check_records, diverging, resume, rows_of, scri
 import agilerl
 from agilerl.experimental import pb2
 from agilerl.runs.records import RunRecords
-from agilerl.sources.lanes import LaneSource
-from agilerl.sources.source import PopulationEvaluation
+from agilerl.sources.evaluator import Evaluator
+from agilerl.sources.fitness import PopulationEvaluation
 from agilerl.training.manifest import build
 
 # Two members of the first generation, one of the third and fourth: where copies of others stand by then.
@@ -142,7 +142,7 @@ def rescoring(*means: float, played: int | None = None) -> Iterator[list[Any]]:
     def rescore(self: Any, agents: Any, number: int, episodes: int) -> list[float]:
         return list(means)
 
-    with mock.patch.multiple(LaneSource, evaluate=evaluate, rescore=rescore):
+    with mock.patch.multiple(Evaluator, evaluate=evaluate, rescore=rescore):
         yield evaluated
 
 

@@ -133,11 +133,11 @@ def test_a_confirmation_in_parts_plays_the_first_episodes_of_a_whole_one(
     given_options = {"confirm_episodes": count, "confirm_screen": screen, "confirm_most": most}
     with played_at(parts):
         one = judge(kind, parts, lanes, pool, target=target, stop_errors=errors, **given_options)
-        mean = one.confirm(Members(AGENTS[:1]), 2)  # type: ignore[arg-type]
+        mean = one.held_out(Members(AGENTS[:1]), 2)  # type: ignore[arg-type]
     played = len(parts.played)
     with played_at(whole):
         two = judge(kind, whole, lanes, pool, target=None, **given_options)
-        two.confirm(Members(AGENTS[:1]), 2, max(played, count))  # type: ignore[arg-type]
+        two.held_out(Members(AGENTS[:1]), 2, max(played, count))  # type: ignore[arg-type]
     assert [row[:2] for row in parts.played] == [row[:2] for row in whole.played[:played]]
     if played <= count or pool <= count // 2:  # what is added to fewer pairs than opponents goes round among those
         assert parts.played == whole.played[:played]

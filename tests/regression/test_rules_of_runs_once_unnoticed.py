@@ -15,16 +15,17 @@ from agilerl.cli.listing import environments
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.row_store import Changes, Mark
 from agilerl.config.schema import Training
-from agilerl.core.options import OffPolicyOptions
+from agilerl.core.options import LoopOptions, OffPolicyOptions
 from agilerl.data.replay_log import ReplayLog
 from agilerl.engine.modules import ModuleEngine
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.llm_envs.data import rows_of_batch
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
-from agilerl.sources.source import MeanReturn
+from agilerl.sources.fitness import MeanReturn
 from agilerl.training.best import BestAgent
-from agilerl.training.state import SavableLoop, resumed_notes
+from agilerl.training.state import SavableLoop
+from agilerl.training.store import resumed_notes
 from agilerl.training.train_offline import train_offline
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs
@@ -104,20 +105,17 @@ def test_an_elite_that_changes_gets_an_id_that_no_other_child_has() -> None:
     assert [agent.index for agent in after] == [3, 2] == [birth.id for birth in births]
 
 
-def ended(why: str, **options: Any) -> Any:
-    agent = SimpleNamespace(steps=[100])
-    return SimpleNamespace(
-        result=SimpleNamespace(generations=4, stopped=why), population=[agent], store=None,
-        options=SimpleNamespace(**{"carry_envs": False, "max_steps": 100, "target": 5.0, "patience": 3, **options}),
-    )  # fmt: skip
+def notes_of(stopped: str) -> list[str]:
+    """Notes of a resumed run of one member that has made its 100 steps."""
+    options = LoopOptions(max_steps=100, target=5.0, patience=3)
+    result = SimpleNamespace(generations=4, stopped=stopped)
+    return resumed_notes(options, result, [SimpleNamespace(steps=[100])], None)  # type: ignore[arg-type]
 
 
 def test_a_finished_run_says_what_ended_it_and_what_goes_on() -> None:
-    assert (
-        resumed_notes(ended("target"))[1] == "finished: it has reached its target of 5; another value of target goes on"
-    )
-    assert resumed_notes(ended("plateau"))[1].startswith("finished: nothing had improved for 3 generations; another")
-    assert resumed_notes(ended("budget"))[1].startswith("finished: it has used its budget (100 steps of one member)")
+    assert notes_of("target")[1] == "finished: it has reached its target of 5; another value of target goes on"
+    assert notes_of("plateau")[1].startswith("finished: nothing had improved for 3 generations; another")
+    assert notes_of("budget")[1].startswith("finished: it has used its budget (100 steps of one member)")
 
 
 def test_the_budget_of_a_run_is_saved_as_it_was_asked_for() -> None:

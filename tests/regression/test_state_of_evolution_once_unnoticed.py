@@ -17,8 +17,8 @@ from agilerl.core.options import OffPolicyOptions
 from agilerl.hpo import HyperparameterConfig, RLParameter
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.screening import promising, screened
+from agilerl.sources.fitness import MeanReturn
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.source import MeanReturn
 from agilerl.training.best import Candidate, Confirmation
 from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors

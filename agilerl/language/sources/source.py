@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,10 @@ from agilerl.language.sources.games import GameBatches, Games
 from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.llm_envs.prompts import Example, Pair, Prompt
-from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally, agreed, check_shards
+from agilerl.ranks import Ranks
+from agilerl.sources.fitness import FitnessEvaluator, PopulationEvaluation
+from agilerl.sources.source import GenerationPlan, Seconds, Source, Tally, check_shards
 
-Divides = Callable[[Sequence[Any], str, Callable[[Sequence[Any]], list[float]]], list[float]]
 FITNESS = {
     "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",
     "examples": "log-probability of a token of the completions, mean over the test split",
@@ -49,6 +50,35 @@ GYMS = {
 """Call that makes the gym of each kind of experience, for messages."""
 
 
+class TextEvaluator(FitnessEvaluator):
+    """Evaluate language policies on the test split of an environment.
+
+    Args:
+        feed: scores agents on a split. learner: of the options. ranks: processes whose fitness is averaged.
+        check: called before; an exception it raises aborts the evaluation.
+    """
+
+    def __init__(
+        self, env: Any, feed: BatchSource, learner: str, ranks: Ranks, check: Callable[[], None] | None
+    ) -> None:
+        super().__init__()
+        self.env, self.feed, self.learner, self.ranks, self.check = env, feed, learner, ranks, check
+
+    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
+        env_steps, here = len(self.env.split("test")) * len(agents), self.judged_here
+        self.env_steps += env_steps
+        fitness = here(agents) if self.divider is None else self.divider.judge(agents, here)
+        fitness = fitness if self.ranks.size == 1 else [float(x) for x in self.ranks.average(fitness)]
+        return PopulationEvaluation(fitness, env_steps=env_steps)
+
+    def judged_here(self, agents: Sequence[Any]) -> list[float]:
+        """Fitness of agents, in this process."""
+        if self.check is not None:
+            self.check()
+        engines, _, _ = engines_for(agents, self.learner)
+        return self.feed.evaluate(engines, agents, [self.env] * len(agents), "test")
+
+
 class LanguageSource(Source):
     """A `Source` of prompts, pairs or examples.
 
@@ -64,11 +94,10 @@ class LanguageSource(Source):
             check_gym(env)
         self.options = options
         self.notes: list[str] = []
-        self.evaluation_env_steps = 0
+        self.seconds = Seconds()
         self.num_envs = len(self.envs[0].batch(0))
         self._faults: list[str] = []
         self._last_scores: list[float] = []
-        self._divide: Divides | None = None
 
     @property
     def batch_size(self) -> int:
@@ -100,7 +129,7 @@ class LanguageSource(Source):
         if not self.is_shared and len(self.envs) != len(population):
             raise ConfigError(f"{len(self.envs)} environments for {len(population)} members. fix: one each, or env=.")
         check_shards(shards, len(population), self.ranks)
-        self.run_seed, self._check, self.shards = run_seed, check, shards
+        self.run_seed, self.shards = run_seed, shards
         self._env_states = [[env.state() for env in self.envs] for _ in range(shards)]
         self._check_fit(population)
         self.learner, why = choose_adapters(population, self.options.learner)
@@ -110,6 +139,7 @@ class LanguageSource(Source):
         if population[0].experience.name in FITNESS:
             self.notes.append(f"fitness: {FITNESS[population[0].experience.name]}")
         self.feed = self._feed(population[0])
+        self.evaluator = TextEvaluator(self.envs[0], self.feed, self.options.learner, self.ranks, check)
 
     def _feed(self, lead: Any) -> BatchSource:
         if isinstance(self.envs[0], Games):
@@ -231,7 +261,7 @@ class LanguageSource(Source):
 
     def combined(self, tallies: Sequence[Tally]) -> list[Tally]:
         self._warn_of_equal_rewards(tallies)
-        return agreed(tallies, self.ranks, True)
+        return super().combined(tallies)
 
     def _warn_of_equal_rewards(self, tallies: Sequence[Tally]) -> None:
         """Warn once if all members had the same mean reward in all iterations of a generation.
@@ -271,34 +301,6 @@ class LanguageSource(Source):
             row.add(iterations=1, silent_iterations=int(steps == 0))
             if not is_sound:
                 row.tally.fault = row.tally.fault or "its weights are not finite"
-
-    # -- evaluation --------------------------------------------------------------------------------------------------
-
-    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
-        before = self.evaluation_env_steps
-        fitness = self._judged(agents, "test")
-        return PopulationEvaluation(fitness, env_steps=self.evaluation_env_steps - before)
-
-    def report(self, agent: Any) -> float | None:
-        """Fitness of one agent on the held-out report split; None without that split."""
-        return self._judged([agent], "report")[0] if "report" in self.envs[0].splits else None
-
-    def _judged(self, agents: Sequence[Any], split: str) -> list[float]:
-        envs = [self.envs[0]] * len(agents)  # the same prompts for all
-        self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
-        here = partial(self.judged_here, split=split)
-        fitness = here(agents) if self._divide is None else self._divide(agents, split, here)
-        return fitness if self.ranks.size == 1 else [float(x) for x in self.ranks.average(fitness)]
-
-    def divide_judgement(self, divide: Divides) -> None:
-        self._divide = divide
-
-    def judged_here(self, agents: Sequence[Any], split: str) -> list[float]:
-        """Fitness of agents on a split of prompts, in this process."""
-        if self._check is not None:
-            self._check()
-        engines, _, _ = engines_for(agents, self.options.learner)
-        return self.feed.evaluate(engines, agents, [self.envs[0]] * len(agents), split)
 
     # -- for the records ---------------------------------------------------------------------------------------------
 

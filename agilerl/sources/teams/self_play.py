@@ -34,8 +34,9 @@ from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
 from agilerl.rollouts.evaluate import evaluate
 from agilerl.sources.evaluator import Evaluator
+from agilerl.sources.fitness import PopulationEvaluation
 from agilerl.sources.rollouts import Group
-from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Shard, Steps
+from agilerl.sources.source import GenerationPlan, Shard, Steps
 from agilerl.sources.teams.rollouts import TeamGeneration, TeamRolloutSource
 
 POOL_SIZE = 16  # opponents in the pool, including the random player
@@ -289,9 +290,19 @@ class AgainstOpponents(Evaluator):
 
     Attributes:
         opponents: of the generation. by_agent: if scores are not summed, the mean return from each seat.
+        newcomer: policy that joins the pool in the next generation; None if it has joined.
     """
 
+    is_relative = True
+    episodes_are_independent = False  # the opponents' actions are drawn for all lanes of a block
     opponents: Opponents
+    newcomer: Opponent | None = None
+
+    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
+        evaluation = super().evaluate(agents, number, episodes)
+        if evaluation.fitness:
+            self.newcomer = Opponent.of(agents[int(np.argmax(evaluation.fitness))], number + 1)
+        return evaluation
 
     def _play(self, learner: Learner, lanes: Lanes, episodes: Episodes) -> EvaluationResult:
         members, count = len(learner.agents), len(episodes)
@@ -324,11 +335,10 @@ class SelfPlaySource(TeamRolloutSource):
     """`TeamRolloutSource` for zero-sum games of two agents of one group; see the module docstring.
 
     Attributes:
-        pool: of this generation. newcomer: policy that joins it in the next generation.
+        pool: of this generation.
     """
 
-    fitness_is_relative = True
-    episodes_are_independent = False  # the opponents' actions are drawn for all lanes of a block
+    evaluating = AgainstOpponents
     evaluator: AgainstOpponents
 
     def open(
@@ -349,18 +359,12 @@ class SelfPlaySource(TeamRolloutSource):
             f"opponents: in every second lane one of at most {POOL_SIZE - 1} of the population's past, or the random "
             "player; fitness is the mean return against all of these"
         )
-        self.newcomer: Opponent | None = None
         self._sit_down(Pool((Opponent.at_random(population[0]),)))
-
-    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> AgainstOpponents:
-        return AgainstOpponents(self.eval_env, self.options, self.run_seed, check, sum_scores=self.sum_scores)
 
     def _sit_down(self, pool: Pool) -> None:
         self.pool, self.evaluator.opponents = pool, Opponents(pool, self._like)
-
-    @property
-    def opponents_of(self) -> Sequence[str]:
-        return ["random" if o.member is None else f"{o.generation}:{o.member}" for o in self.pool.opponents]
+        names = ["random" if one.member is None else f"{one.generation}:{one.member}" for one in pool.opponents]
+        self.evaluator.opponents_of = names
 
     @property
     def generations(self) -> Any:
@@ -372,8 +376,8 @@ class SelfPlaySource(TeamRolloutSource):
         return result
 
     def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
-        if self.newcomer is not None:
-            pool, self.newcomer = self.pool.joined(self.newcomer), None
+        if self.evaluator.newcomer is not None:
+            pool, self.evaluator.newcomer = self.pool.joined(self.evaluator.newcomer), None
             self._sit_down(pool)
         pool_states = [one.state() for one in self.pool.opponents]
         return replace(super().plan(population, number, env_steps_before), common={"pool": pool_states})
@@ -382,22 +386,16 @@ class SelfPlaySource(TeamRolloutSource):
         super().follow(plan)
         self._sit_down(Pool(tuple(Opponent(**one) for one in plan.common["pool"])))
 
-    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
-        evaluation = super().evaluate(agents, number, episodes)
-        if evaluation.fitness:
-            self.newcomer = Opponent.of(agents[int(np.argmax(evaluation.fitness))], number + 1)
-        return evaluation
-
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "opponents": "self"}
 
     def state(self) -> dict[str, Any]:
-        newcomer = None if self.newcomer is None else self.newcomer.state()
+        newcomer = None if self.evaluator.newcomer is None else self.evaluator.newcomer.state()
         return {**super().state(), "pool": [one.state() for one in self.pool.opponents], "newcomer": newcomer}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        self.newcomer = None if state["newcomer"] is None else Opponent(**state["newcomer"])
+        self.evaluator.newcomer = None if state["newcomer"] is None else Opponent(**state["newcomer"])
         self._sit_down(Pool(tuple(Opponent(**one) for one in state["pool"])))
 
 

@@ -17,7 +17,6 @@ from agilerl.envs.team import Team, team_of
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.errors import ConfigError, EnvError
 from agilerl.sources.custom.team_learn import CustomTeamTransitions
-from agilerl.sources.evaluator import Evaluator, FitnessEvaluator
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import Shard, ShardResult, Steps
@@ -50,11 +49,6 @@ class OfTeams(LaneSource[Any]):
         super().open(population, run_seed, check, shards)
         for agent in population:
             self._check(agent)
-
-    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
-        return Evaluator(
-            self.eval_env, self.options, self.run_seed, check, sum_scores=self.sum_scores, ranks=self.ranks
-        )
 
     @property
     def epsilon(self) -> float | None:

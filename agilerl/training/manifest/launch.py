@@ -23,6 +23,7 @@ from agilerl.core.redaction import redact
 from agilerl.core.threads import available_cores
 from agilerl.engine.rows.native import kernels_named
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
+from agilerl.hpo.schemes import scheme_of
 from agilerl.ranks import check_alone
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.directory import (
@@ -58,7 +59,7 @@ from agilerl.training.manifest.worker_settings import (
 from agilerl.training.manifest.workers import start_workers
 from agilerl.training.policy_files import write_best
 from agilerl.training.quarantine import DivergedError
-from agilerl.training.run import SHARED_BUDGETS, Run
+from agilerl.training.run import Run
 from agilerl.training.store import RunStore
 from agilerl.views.report import write_report
 
@@ -472,9 +473,7 @@ def _check_steps(folder: Path, store: RunStore, manifest: Manifest, steps: int, 
     """Raise ConfigError if a new budget is below the steps already trained."""
     counters = {} if store.saved is None else dict(store.saved.body.get("counters") or {})
     members, unit = manifest.training.pop_size, manifest.steps
-    is_shared = (
-        evolution and manifest.evolution.scheme in SHARED_BUDGETS
-    )  # stopped members release their steps to the others
+    is_shared = evolution and scheme_of(manifest.evolution.scheme).ends_members
     done = int(counters.get("env_steps_population" if is_shared else "env_steps_member") or 0)
     if steps * (members if is_shared else 1) < done:
         least = -(-done // members) if is_shared else done

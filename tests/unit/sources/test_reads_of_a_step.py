@@ -31,6 +31,9 @@ from agilerl.sources import off_policy
 from agilerl.sources.divergence import CHECK_INTERVAL, Watch, check_interval
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import Tally
+from agilerl.training.dispatch import Dispatcher
+from agilerl.training.scheduling import Scheduler
+from agilerl.workers.executor import NoWorkers
 
 STEPS, LANES = 64, 4
 OBS = spaces.Box(-1, 1, (4,))
@@ -68,7 +71,7 @@ def generation(algo: str, memory: Any, steps: int, mode: Any = None, **more: Any
     source = OffPolicySource(env, memory, options)
     source.kernels = TORCH
     source.open(agents, 3)
-    made = source.generation(agents, 0, 0)
+    made = Dispatcher(source, Scheduler(NoWorkers(), 0, print)).generation(agents, 0, 0)
     with mode or contextlib.nullcontext():
         while True:
             try:

@@ -259,14 +259,14 @@ def test_fitness_is_the_mean_return_from_both_seats_against_the_whole_pool(lanes
         team.index = index
     source = opened(pop, environment(count=lanes), pool_of(0, 2), sum_scores=False)
     # Against 0 and 2 in turn: 0 draws and loses, 1 wins and loses, 2 wins and draws, 3 wins twice.
-    found = source.evaluate(pop, 0)
+    found = source.evaluator.evaluate(pop, 0)
     assert found.fitness == [-0.5, 0.0, 0.5, 1.0]
     by_agent = {0: [-0.5] * 2, 1: [0.0] * 2, 2: [0.5] * 2, 3: [1.0] * 2}
     assert found.by_agent == by_agent
-    assert source.newcomer is not None
-    assert (source.newcomer.member, source.newcomer.generation) == (3, 1)
-    assert source.confirm(pop[1], 0, 8).mean == 0.0
-    source.confirm(pop[1], 1, 2)  # one seat each: [0, 0] of other episodes
+    assert source.evaluator.newcomer is not None
+    assert (source.evaluator.newcomer.member, source.evaluator.newcomer.generation) == (3, 1)
+    assert source.evaluator.confirm(pop[1], 0, 8).mean == 0.0
+    source.evaluator.confirm(pop[1], 1, 2)  # one seat each: [0, 0] of other episodes
     assert found.by_agent == by_agent, "what an evaluation found is not changed by later ones"
     source.close()
 
@@ -292,11 +292,11 @@ def test_opponents_play_the_same_against_every_member() -> None:
     pop = [always(3), always(3)]
     pop[1].index = 1
     source = opened(pop)  # the random player
-    one, other = source.evaluate(pop, 0).fitness
+    one, other = source.evaluator.evaluate(pop, 0).fitness
     assert one == other
-    assert one == source.evaluate(pop[:1], 0).fitness[0]
+    assert one == source.evaluator.evaluate(pop[:1], 0).fitness[0]
     assert 0 < one < 1
-    later = [source.evaluate(pop[:1], generation).fitness[0] for generation in (1, 2)]
+    later = [source.evaluator.evaluate(pop[:1], generation).fitness[0] for generation in (1, 2)]
     assert later != [one, one]
     source.close()
 

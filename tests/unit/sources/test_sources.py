@@ -25,8 +25,11 @@ from agilerl.sources.rollouts import OnPolicySource
 from agilerl.sources.source import Shard, ShardResult, Shared
 from agilerl.sources.teams.rollouts import TeamRolloutSource
 from agilerl.sources.teams.transitions import TeamTransitions
+from agilerl.training.dispatch import Dispatcher
 from agilerl.training.manifest.build import OTHER_NAMES, make_options
+from agilerl.training.scheduling import Scheduler
 from agilerl.utils.utils import create_population, make_vect_envs
+from agilerl.workers.executor import NoWorkers
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
@@ -99,7 +102,7 @@ def test_equal_shards_give_equal_results_and_the_source_is_left_as_it_was(algo: 
 
 def test_the_rate_of_exploration_moves_on_with_the_result_alone() -> None:
     source, agents, env = opened("DQN", eps_start=1.0, eps_end=0.0, eps_decay=0.5)
-    steps = source.generation(agents, 0, 0)
+    steps = Dispatcher(source, Scheduler(NoWorkers(), 0, print)).generation(agents, 0, 0)
     next(steps)
     assert source.epsilon == 1.0
     made, tallies = ended(steps)
@@ -112,7 +115,7 @@ def test_the_rate_of_exploration_moves_on_with_the_result_alone() -> None:
 def test_a_generation_that_is_not_ended_gives_members_what_they_have_learned() -> None:
     source, agents, env = opened("DQN")
     before = bits(agents)
-    steps = source.generation(agents, 0, 0)
+    steps = Dispatcher(source, Scheduler(NoWorkers(), 0, print)).generation(agents, 0, 0)
     for _ in range(30):
         next(steps)
     steps.close()

@@ -248,14 +248,14 @@ class Evaluated(AsynchronousLoop):
 
     def _fitness(self, slots: Any, tallies: Any, evaluations: Any) -> list[float]:
         fitness = super()._fitness(slots, tallies, evaluations)
-        played, counted = dict(self.evaluation.played), self.source.evaluation_env_steps
+        played, counted = dict(self.evaluation.played), self.evaluator.env_steps
         for shard, members in enumerate(self.slots):
             for slot in members if members[0] in slots else ():
-                alone = self.source.evaluate([self.population[slot]], self.ended[shard] - 1)
+                alone = self.evaluator.evaluate([self.population[slot]], self.ended[shard] - 1)
                 self.fitness.append((fitness[slot], alone.fitness[0]))
                 assert self.population[slot].fitness[-1] == fitness[slot]
         assert set(played) == {agent.index for agent in self.population}
-        self.source.evaluation_env_steps = counted
+        self.evaluator.env_steps = counted
         return fitness
 
 

@@ -19,8 +19,7 @@ from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.records import RunRecords
 from agilerl.sources.evaluator import Evaluator
-from agilerl.sources.lanes import LaneSource
-from agilerl.sources.source import MeanReturn, PopulationEvaluation
+from agilerl.sources.fitness import MeanReturn, PopulationEvaluation
 from agilerl.telemetry.record import BaseSink
 from agilerl.training import loop
 from agilerl.training.best import BestAgent
@@ -345,7 +344,7 @@ def test_episodes_follow_while_the_mean_is_above_the_target_by_less_than_its_err
     returns: list[float], most: int, played: list[int]
 ) -> None:
     evaluator = Scripted(returns, target=3.5, stop_errors=2.0, confirm_episodes=4, confirm_most=most)
-    mean = evaluator.confirm(None, 0)
+    mean = evaluator.held_out(None, 0)
     assert evaluator.played == played
     assert mean == pytest.approx(np.mean(returns[: sum(played)]))
     assert evaluator.error == pytest.approx(np.std(returns[: sum(played)], ddof=1) / sum(played) ** 0.5)
@@ -355,7 +354,7 @@ def test_episodes_follow_while_the_mean_is_above_the_target_by_less_than_its_err
 def test_a_hopeless_confirmation_ends_after_a_batch(batch: int, first: int) -> None:
     options: dict[str, Any] = {"target": 3.5, "confirm_episodes": 50, "confirm_screen": batch, "confirm_most": 150}
     hopeless = Scripted([0, 0.5] * 75, **options)
-    hopeless.confirm(None, 0)
+    hopeless.held_out(None, 0)
     assert hopeless.played == [first]  # 50 episodes in equal batches of at most 16, 32, 8
 
 
@@ -419,8 +418,8 @@ def candidate_of(
             slots.append(agent.index)
         return MeanReturn(-100.0, 1.0, 16)
 
-    monkeypatch.setattr(LaneSource, "evaluate", evaluate)
-    monkeypatch.setattr(LaneSource, "confirm", confirm)
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(Evaluator, "confirm", confirm)
     settings = {**RUN, "population": len(means), "steps": 100, "target_score": target}
     agilerl.train(Lottery, out=None, **{**settings, "confirm_episodes": options.get("confirm_episodes", 64)})
     return slots
@@ -445,7 +444,7 @@ def test_without_held_out_episodes_a_run_stops_at_the_highest_mean(monkeypatch: 
         names = [agent.index for agent in agents]
         return PopulationEvaluation([105.0, 110.0, 100.0, 85.0], dict.fromkeys(names, 20.0), dict.fromkeys(names, 16))
 
-    monkeypatch.setattr(LaneSource, "evaluate", evaluate)
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
     settings = {**RUN, "population": 4, "steps": 200, "target_score": 101.0, "confirm_episodes": 0}
     run = agilerl.train(Lottery, out=None, **settings)
     assert (run.result["stopped"], run.result["best_member"], len(run.history)) == ("target", 1, 1)
@@ -470,10 +469,10 @@ def test_ranks_share_a_batch_and_decide_by_the_episodes_of_all() -> None:
     options: dict[str, Any] = {"target": 3.5, "confirm_episodes": 100, "confirm_screen": 16, "confirm_most": 300}
     hopeless = SharedScript([0, 0.5] * 150, **options)
     hopeless.ranks = TwoRanks()
-    hopeless.confirm(None, 0)
+    hopeless.held_out(None, 0)
     assert hopeless.played == [7]  # 50 for each rank in seven batches, of 14 to 16 episodes together
     reached = SharedScript([6, 8] * 150, **options)
     reached.ranks = TwoRanks()
-    assert reached.confirm(None, 0) == pytest.approx(7.0)
+    assert reached.held_out(None, 0) == pytest.approx(7.0)
     assert sum(reached.played) == 50
     assert reached.error == pytest.approx(np.std([6, 8] * 50, ddof=1) / 10)

@@ -263,7 +263,7 @@ def test_rows_of_all_shards_are_in_the_replay_in_their_order() -> None:
 def test_states_of_agents_that_a_worker_lets_go_of_are_in_every_job() -> None:
     """A copy of the best agent plays its episodes in two blocks, both in one worker, which keeps trained members."""
     plan = GenerationPlan(3, 0, 1, 4, 10, "sequential")
-    asked = Dispatcher(SimpleNamespace(divide_evaluation=id, divide_judgement=id), None)  # type: ignore[arg-type]
+    asked = Dispatcher(SimpleNamespace(evaluator=SimpleNamespace()), None)  # type: ignore[arg-type]
     asked._plan, copy, member = plan, SimpleNamespace(run_state=dict), SimpleNamespace(run_state=dict)
     asked._trained = [(member, "3:0")]
     agents, episodes = [(agent, asked._key(agent)) for agent in (copy, member)], Episodes.of(np.arange(4))

@@ -11,7 +11,7 @@ import pytest
 
 from agilerl.hpo.evolution import Family
 from agilerl.runs.steering import Inbox, Request, Taken
-from agilerl.sources.source import MeanReturn
+from agilerl.sources.fitness import MeanReturn
 from agilerl.telemetry.record import Birth
 from agilerl.training.steering import (
     AFTER_SELECTION,

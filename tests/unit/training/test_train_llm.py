@@ -25,7 +25,10 @@ from agilerl.language.sources.source import LanguageSource
 from agilerl.language.tiny import tiny_tokenizer
 from agilerl.language.vllm import VLLM
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym
+from agilerl.training.dispatch import Dispatcher
+from agilerl.training.scheduling import Scheduler
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning, finetune_llm_sft
+from agilerl.workers.executor import NoWorkers
 from tests.differential.language_reference import base, folder, prompts
 
 SUMS = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(8) for b in range(8)]
@@ -155,7 +158,7 @@ def test_groups_that_say_nothing_are_counted_and_replaced() -> None:
         agents = population(size=1, dynamic_sampling=rounds, variant="dapo", temperature=3.0)
         source = LanguageSource(env, LanguageOptions(max_steps=32, evo_steps=32))
         source.open(agents, 0)
-        generation = source.generation(agents, 0, 0)
+        generation = Dispatcher(source, Scheduler(NoWorkers(), 0, print)).generation(agents, 0, 0)
         try:
             while True:
                 next(generation)
