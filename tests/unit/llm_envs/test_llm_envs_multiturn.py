@@ -78,7 +78,7 @@ def test_games_follow_from_their_seed_and_differ_without_one() -> None:
 
 def test_sizes_of_games_are_checked() -> None:
     for changes in ({"highest": 0}, {"tries": 0}, {"cost": 1.0}):
-        with pytest.raises(ConfigError, match="(highest|tries|cost) must be "):
+        with pytest.raises(ConfigError, match=r"(highest|tries|cost) must be "):
             GuessNumber(**changes)
 
 

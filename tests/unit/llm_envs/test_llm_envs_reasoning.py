@@ -377,7 +377,7 @@ def test_processes_get_their_shares() -> None:
         ({"data_batch_size_per_gpu": 0}, "data_batch_size_per_gpu must be an integer of at least 1"),
         ({"max_context_length": 2.5}, "max_context_length must be an integer"),
         ({"seed": -1}, "seed must be an integer of at least 0"),
-        ({"reward_timeout": 0}, "reward_timeout must be above 0 \(seconds\)"),
+        ({"reward_timeout": 0}, r"reward_timeout must be above 0 \(seconds\)"),
         ({"tokenizer": "gpt2"}, "tokenizer must be one of transformers; got str"),
         ({"accelerator": 2}, "accelerator must be"),
     ],
