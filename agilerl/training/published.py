@@ -224,7 +224,10 @@ class Request:
                     f"{name} trains {'one agent' if kind.are_teams else 'several agents'}. fix: {fix}."
                 )
             has_custom_learn = isinstance(inner, EvolvableAlgorithm) and trains_by_learn(inner)
-            accepted = experience in (kind.experience, *kind.accepts) or (has_custom_learn and bool(kind.accepts))
+            accepted = experience in kind.accepts or (has_custom_learn and bool(kind.accepts))
+            if kind.collects == "rollouts" and not hasattr(agent, "gae_lambda"):
+                accepted &= not foreign.has_methods(agent, "make_batch")
+            accepted |= experience == kind.experience
             accepted &= kind.collects != "replay" or not adapted(inner).imitates
             if not accepted or (kind.experience == "dataset" and not isinstance(inner, RLAlgorithm)):
                 raise AlgorithmError(f"{name} {learns}, not from {kind.collects}. fix: {fix}, or algo={kind.algo!r}.")
