@@ -183,7 +183,7 @@ class Request:
             if not asked[name] and asked[path] is not None:
                 text = f"'{name}' set to {asked[name]} but '{path}' has been defined, {file} will not be saved unless "
                 warnings.warn(f"{text}'{name}' is {on}.", AgileRLWarning, stacklevel=4)
-        _check_evolution(self.population, asked["tournament"], asked["mutation"])
+        _check_evolution(self.population, asked)
 
     def _check_agents(self) -> None:
         """Raise AlgorithmError for agents that lack something that this run reads or calls, or learn otherwise."""
@@ -215,8 +215,8 @@ class Request:
                     f"{function}: {name} lacks {', '.join(missing)}, which this run needs of its agents. "
                     f"fix: add {'it' if len(missing) == 1 else 'them'}, or class {name}(EvolvableAlgorithm)."
                 )
-            experience, says = kind_of_experience(inner)
-            says = says if experience is not None else "learns by its own methods"
+            experience, learns = kind_of_experience(inner)
+            learns = learns if experience is not None else "learns by its own methods"
             usual = "train_multi_agent_off_policy" if is_team(agent) else "train_off_policy"
             fix = f"{FUNCTION_OF.get(experience or '', usual)}(env, ...)"
             if is_team(agent) != kind.are_teams:
@@ -224,10 +224,13 @@ class Request:
                     f"{name} trains {'one agent' if kind.are_teams else 'several agents'}. fix: {fix}."
                 )
             has_custom_learn = isinstance(inner, EvolvableAlgorithm) and trains_by_learn(inner)
-            accepted = experience in (kind.experience, *kind.accepts) or (has_custom_learn and bool(kind.accepts))
+            accepted = experience in kind.accepts or (has_custom_learn and bool(kind.accepts))
+            if kind.collects == "rollouts" and not hasattr(agent, "gae_lambda"):
+                accepted &= not foreign.has_methods(agent, "make_batch")
+            accepted |= experience == kind.experience
             accepted &= kind.collects != "replay" or not adapted(inner).imitates
             if not accepted or (kind.experience == "dataset" and not isinstance(inner, RLAlgorithm)):
-                raise AlgorithmError(f"{name} {says}, not from {kind.collects}. fix: {fix}, or algo={kind.algo!r}.")
+                raise AlgorithmError(f"{name} {learns}, not from {kind.collects}. fix: {fix}, or algo={kind.algo!r}.")
 
     def _check_memory(self) -> None:
         """Check that arguments, memories and agents agree on n-step returns and prioritised replay."""
@@ -368,12 +371,12 @@ def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) 
                 )
 
 
-def _check_evolution(pop: list[Any], tournament: Any, mutation: Any) -> None:
-    tournament_example, mutation_example = "tournament=TournamentSelection(...)", "mutation=Mutations(...)"
-    if tournament is not None and mutation is None:
-        warn_once("no-mutation", f"a tournament without a mutation does nothing. fix: pass {mutation_example}.")
-    if mutation is not None and tournament is None:
-        warn_once("no-tournament", f"a mutation without a tournament does nothing. fix: pass {tournament_example}.")
+def _check_evolution(pop: list[Any], asked: Mapping[str, Any]) -> None:
+    tournament, examples = asked["tournament"], {"tournament": "TournamentSelection(...)", "mutation": "Mutations(...)"}
+    for name, other in (("tournament", "mutation"), ("mutation", "tournament")):
+        if asked[name] is not None and asked[other] is None:
+            fix = f"pass {other}={examples[other]}"
+            warn_once(f"no-{other}", f"a {name} without a {other} does nothing. fix: {fix}.", stacklevel=6)
     size = tournament.population_size if isinstance(tournament, TournamentSelection) else len(pop)
     if size != len(pop):
         raise ConfigError(
@@ -483,11 +486,9 @@ def _check_replay(memory: Any, n_step_memory: Any, *, n_step: bool, per: bool) -
 
 def _check_methods(memory: Any, has_custom_learn: bool) -> None:
     """Raise AlgorithmError for a custom memory without the methods required to train these agents."""
-    writes = "write" if hasattr(memory, "write") else "save_to_memory"
-    needed = [
-        "__len__",
-        *(["sample", writes] if has_custom_learn else ["write", "sample_indices", "gather", "counter"]),
-    ]
+    needed = ["__len__", "write", "sample_indices", "gather", "counter"]
+    if has_custom_learn:
+        needed = ["__len__", "sample", "write" if hasattr(memory, "write") else "save_to_memory"]
     missing = [name for name in needed if not hasattr(memory, name)]
     if missing:
         raise AlgorithmError(
@@ -519,4 +520,4 @@ def _warn_of_discounts(population: Sequence[Any], memory: Any, is_mutated: bool)
             "without n-step memory."
         )
     for text in texts:
-        warnings.warn(text, AgileRLWarning, stacklevel=4)
+        warnings.warn(text, AgileRLWarning, stacklevel=6)

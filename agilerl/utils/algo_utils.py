@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,16 +31,8 @@ def get_input_size_from_space(observation_space: Any) -> Any:
     Raises:
         NotAvailableYetError: another kind of space.
     """
-    space = observation_space
-    if isinstance(space, spaces.Dict | Mapping):
-        return {key: get_input_size_from_space(sub) for key, sub in space.items()}
-    if isinstance(space, spaces.Tuple | list | tuple):
-        return tuple(get_input_size_from_space(sub) for sub in space)
-    if isinstance(space, spaces.Box):
-        return tuple(space.shape)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        return (int(spaces.flatdim(space)),)
-    raise NotAvailableYetError(f"a {type(space).__name__} has no input size. fix: Box, Discrete, Dict, ...")
+    is_box = isinstance(observation_space, spaces.Box)
+    return observation_space.shape if is_box else _sizes(observation_space, get_input_size_from_space, lambda n: (n,))
 
 
 def get_output_size_from_space(action_space: Any) -> Any:
@@ -52,14 +44,17 @@ def get_output_size_from_space(action_space: Any) -> Any:
     Raises:
         NotAvailableYetError: another kind of space.
     """
-    space = action_space
+    return _sizes(action_space, get_output_size_from_space, int)
+
+
+def _sizes(space: Any, of_part: Callable[[Any], Any], of_number: Callable[[int], Any]) -> Any:
     if isinstance(space, spaces.Dict | Mapping):
-        return {key: get_output_size_from_space(sub) for key, sub in space.items()}
+        return {key: of_part(sub) for key, sub in space.items()}
     if isinstance(space, spaces.Tuple | list | tuple):
-        return tuple(get_output_size_from_space(sub) for sub in space)
+        return tuple(of_part(sub) for sub in space)
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        return int(spaces.flatdim(space))
-    raise NotAvailableYetError(f"a {type(space).__name__} has no output size. fix: Box, Discrete, ...")
+        return of_number(int(spaces.flatdim(space)))
+    raise NotAvailableYetError(f"a {type(space).__name__} has no size. fix: Box, Discrete, Dict, ...")
 
 
 def obs_channels_to_first(observation: Any, expand_dims: bool = False) -> Any:
@@ -86,24 +81,24 @@ def concatenate_spaces(space_list: Sequence[Any]) -> Any:
     Raises:
         ConfigError: no space, or spaces of several kinds. NotAvailableYetError: another kind of space.
     """
-    each = list(space_list)
-    if not each or any(type(space) is not type(each[0]) for space in each):
-        kinds = sorted({type(space).__name__ for space in each})
+    members = list(space_list)
+    if not members or any(type(space) is not type(members[0]) for space in members):
+        kinds = sorted({type(space).__name__ for space in members})
         raise ConfigError(f"concatenate_spaces takes spaces of one kind; got {kinds}. fix: one kind at a time.")
-    first = each[0]
+    first = members[0]
     if isinstance(first, spaces.Dict):
-        return spaces.Dict({key: concatenate_spaces([space[key] for space in each]) for key in first})
+        return spaces.Dict({key: concatenate_spaces([space[key] for space in members]) for key in first})
     if isinstance(first, spaces.Tuple):
-        return spaces.Tuple([concatenate_spaces(parts) for parts in zip(*each, strict=True)])
-    if all(is_image(space) for space in each):
+        return spaces.Tuple([concatenate_spaces(parts) for parts in zip(*members, strict=True)])
+    if all(is_image(space) for space in members):
         return first
     if isinstance(first, spaces.Box):
-        low, high = (np.concatenate([getattr(space, end) for space in each]) for end in ("low", "high"))
+        low, high = (np.concatenate([getattr(space, end) for space in members]) for end in ("low", "high"))
         return spaces.Box(low, high, dtype=first.dtype)  # type: ignore[arg-type]  # that of a Box
     if isinstance(first, spaces.Discrete):
-        return spaces.Discrete(sum(int(space.n) for space in each))
+        return spaces.Discrete(sum(int(space.n) for space in members))
     if isinstance(first, spaces.MultiDiscrete):
-        return spaces.MultiDiscrete(np.concatenate([space.nvec for space in each]))
+        return spaces.MultiDiscrete(np.concatenate([space.nvec for space in members]))
     if isinstance(first, spaces.MultiBinary):
-        return spaces.MultiBinary(sum(int(space.n) for space in each))
+        return spaces.MultiBinary(sum(int(space.n) for space in members))
     raise NotAvailableYetError(f"a {type(first).__name__} cannot be concatenated. fix: Box, Discrete, Dict, ...")

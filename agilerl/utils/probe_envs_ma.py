@@ -58,9 +58,7 @@ def check_policy_q_learning_with_probe_env(
     Raises:
         AssertionError: a value or an action differs; the message has expected and got.
     """
-    agents = env.possible_agents
-    observed, acted = ({agent: space(agent) for agent in agents} for space in (env.observation_space, env.action_space))
-    team = algo_class(**{"observation_spaces": observed, "action_spaces": acted, "device": device, **algo_args})
+    team = _team(env, algo_class, {"device": device, **algo_args})
     lanes, draw = TeamLanes([lambda: env]), np.random.default_rng(seed)
     masks = ActionMasks(lanes.single_action_space)
     obs, _ = lanes.reset(np.array([seed]))
@@ -108,9 +106,7 @@ def check_on_policy_learning_with_probe_env(
         AssertionError: a value or an action differs; the message has expected and got.
         ConfigError: a recurrent team: every observation here is a start of an episode.
     """
-    agents = env.possible_agents
-    observed, acted = ({agent: space(agent) for agent in agents} for space in (env.observation_space, env.action_space))
-    team = algo_class(**{"observation_spaces": observed, "action_spaces": acted, "device": device, **algo_args})
+    team = _team(env, algo_class, {"device": device, **algo_args})
     if team.is_recurrent:
         raise ConfigError(f"{team.algo}(recurrent=True) is not checked here. fix: train_multi_agent_on_policy.")
     lanes, draw = TeamLanes([lambda: copy.deepcopy(env)] * team.num_envs), np.random.default_rng(seed)
@@ -168,6 +164,11 @@ def prepare_ma_actions(actions: Mapping[str, Any], device: str = "cpu") -> dict[
     """Convert a batch of actions by agent to float32 tensors [B, W] on `device`; discrete actions are [B, 1]."""
     rows = {agent: torch.as_tensor(action, dtype=torch.float32, device=device) for agent, action in actions.items()}
     return {agent: row.reshape(len(row), -1) for agent, row in rows.items()}
+
+
+def _team(env: TeamProbe, algo_class: Any, arguments: Mapping[str, Any]) -> Any:
+    spaces_of = {"observation_spaces": env.observation_space, "action_spaces": env.action_space}
+    return algo_class(**{**{name: dict(by_agent) for name, by_agent in spaces_of.items()}, **arguments})
 
 
 def _grid(env: TeamProbe) -> np.ndarray:

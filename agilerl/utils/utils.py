@@ -29,7 +29,6 @@ from agilerl.networks.specs import check_sizes
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
 from agilerl.training.population import save_population
 from agilerl.utils.distributed import aggregate_metrics_across_gpus, consolidate_mutations, gather_tensor, init_wandb
-from agilerl.utils.language_population import language_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 from agilerl.utils.llm_utils import suppress_verbose_logging as suppress_verbose_logging
 
@@ -40,6 +39,28 @@ __all__ = [
     "plot_population_score", "print_hyperparams", "save_population_checkpoint", "tournament_selection_and_mutation",
 ]  # fmt: skip
 __getattr__ = forward(__name__)  # names of earlier versions
+UNUSED = {  # arguments of `create_population` that language algorithms (True) and others (False) do without
+    True: (
+        ("observation_space", "action_space", "net_config", "state_dim", "action_dim", "one_hot", "agent_ids",
+         "agent_wrapper", "wrapper_kwargs", "critic_network"),
+        "describes networks or spaces, and {} adapts a language model. fix: leave it out; model_name= or "
+        "actor_network= with tokenizer= names the model.",
+    ),
+    False: (
+        ("tokenizer", "model_name", "lora_config", "vllm_config"),
+        "is of language algorithms; {} builds its own networks. fix: leave it out, or algo='GRPO'.",
+    ),
+}  # fmt: skip
+OF_THE_CALL = (
+    "self",
+    "index",
+    "hp_config",
+    "device",
+    "accelerator",
+    "wrap",
+    "mut",
+    "seed",
+)  # set by `create_population`
 BOX2D = ("LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing")
 
 
@@ -109,41 +130,39 @@ def create_population(
             "modules. fix: leave it out.",
             stacklevel=3,
         )
-    cls = find_algorithm(algo)
+    cls, asked = find_algorithm(algo), locals()
     if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
         raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")
     check_device(device)
-    base = {"tokenizer": tokenizer, "model_name": model_name, "lora_config": lora_config, "vllm_config": vllm_config}
+    names, text = UNUSED[bool(cls.learns_language)]
+    for name in names:
+        if asked[name] is not None:
+            raise ConfigError(f"create_population({name}=) {text.format(cls.__name__)}")
+    run_seed, accepted = resolve_seed(seed), set(constructor_signature(cls).parameters)
     if cls.learns_language:
-        spaces = {"observation_space": observation_space, "action_space": action_space, "net_config": net_config}
-        old = {"state_dim": state_dim, "action_dim": action_dim, "one_hot": one_hot, "agent_ids": agent_ids}
-        wrapped = {"agent_wrapper": agent_wrapper, "wrapper_kwargs": wrapper_kwargs, "critic_network": critic_network}
-        return language_population(
-            cls, population_size, INIT_HP, algo_kwargs, {**base, "actor_network": actor_network},
-            {**spaces, **old, **wrapped}, seed, hp_config=hp_config, device=device, accelerator=accelerator,
+        for name in OF_THE_CALL:
+            if name in (algo_kwargs or {}):
+                raise AlgorithmError(f"{cls.__name__}: algo_kwargs has {name!r}. fix: leave it out of algo_kwargs.")
+        arguments = constructor_arguments(INIT_HP, accepted.difference(OF_THE_CALL))
+        arguments |= {name: asked[name] for name in ("actor_network", *UNUSED[False][0]) if asked[name] is not None}
+        members: list[Any] = cls.population(
+            population_size, seed=run_seed, hp_config=hp_config, device=device, accelerator=accelerator,
+            **arguments | (algo_kwargs or {}),
         )  # fmt: skip
-    for name, value in base.items():
-        if value is not None:
-            raise ConfigError(
-                f"create_population({name}=) is of language algorithms; {cls.__name__} builds its own networks. "
-                "fix: leave it out, or algo='GRPO'."
-            )
+        for agent in members:
+            agent.check_registry()
+        return members
     is_for_teams = is_team(cls.__name__) if cls.__name__ in available() else False
     _check_kind(cls.__name__, is_for_teams, observation_space, action_space, agent_ids)
-    if is_for_teams and (observation_space is None or action_space is None):
-        raise ConfigError(
-            "create_population needs observation_space and action_space of all agents. fix: "
-            "[env.single_observation_space(agent) for agent in env.agents], ..., agent_ids=env.agents."
-        )
     if observation_space is None or action_space is None:
-        if state_dim is None or action_dim is None:
-            raise ConfigError(
-                "create_population needs observation_space and action_space. "
-                "fix: env.single_observation_space, env.single_action_space."
-            )
+        if is_for_teams or state_dim is None or action_dim is None:
+            fix = "env.single_observation_space, env.single_action_space"
+            if is_for_teams:
+                fix = "[env.single_observation_space(agent) for agent in env.agents], ..., agent_ids=env.agents"
+            of_all = " of all agents" if is_for_teams else ""
+            raise ConfigError(f"create_population needs observation_space and action_space{of_all}. fix: {fix}.")
         is_discrete = not cls.action_spaces or "Discrete" in cls.action_spaces
         observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, is_discrete, INIT_HP)
-    accepted = set(constructor_signature(cls).parameters)
     # Published defaults of this function that differ from those of the classes.
     defaults = {"vect_noise_dim": num_envs, "num_envs": num_envs, "v_min": -100.0, "v_max": 100.0}
     # Networks passed by the caller keep their encoders unless sharing is requested.
@@ -163,7 +182,7 @@ def create_population(
         action_space,
         agent_wrapper,
         wrapper_kwargs,
-        seed=resolve_seed(seed),
+        seed=run_seed,
         hp_config=hp_config,
         net_config=network_arguments(net_config),
         device=device,

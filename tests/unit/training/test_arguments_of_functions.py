@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from gymnasium import spaces
 
 import agilerl
-from agilerl.algorithms import find_algorithm
-from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl import errors
+from agilerl.algorithms import DQN, find_algorithm
+from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.experimental.mf_pbt import MultipleFrequencies
 from agilerl.hpo.mutation import Mutations
@@ -264,3 +266,16 @@ def test_both_mutation_and_tournament_are_still_taken() -> None:
     evolved = {"tournament": TournamentSelection(2, True, 2, 1), "mutation": Mutations(0.5, 0.2, 0, 0.3, 0, 0.2)}
     trained, _ = off_policy(population("DQN", "DQN"), **evolved)
     assert len(trained) == 2
+
+
+def test_warnings_of_arguments_name_the_line_of_the_call() -> None:
+    errors._warned.discard("no-tournament")
+    pop = [DQN(VECTOR, CHOICE, gamma=0.9, batch_size=8) for _ in range(2)]
+    arguments = {"mutation": Mutations(1, 0, 0, 0, 0, 0), "elite_path": "elite", "n_step": True, **BUDGET}
+    env, memory = make_vect_envs("CartPole-v1", num_envs=2), MultiStepReplayBuffer(100, gamma=0.99)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train_off_policy(env, "CartPole-v1", pop=pop, memory=memory, **arguments)
+    texts = ("gamma=0.9", "the same index", "'elite_path' has been defined", "without a tournament")
+    assert all(any(text in str(warning.message) for warning in caught) for text in texts)
+    assert {warning.filename for warning in caught} == {__file__}
