@@ -423,7 +423,8 @@ class Manifest(Section):
             facts = {
                 key: value for key, value in facts.items() if not key.startswith(("replay_buffer", "training.share"))
             }
-        yield from conflicts(RULES, facts, usual_settings(), as_set)
+        for _, problem in conflicts(RULES, facts, usual_settings(), as_set):
+            yield problem
         founders, survivors = self.training.pop_size, self.evolution.survivors
         if self.evolution.scheme == "halving" and survivors > founders:
             yield (

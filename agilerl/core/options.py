@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 
-from agilerl.core.compatibility import Rule, conflicts, only
+from agilerl.core.compatibility import NORMALIZES, OF_DATA, Rule, enforce
 from agilerl.core.ranges import (
     AnyNumber,
     Count,
@@ -29,18 +29,6 @@ from agilerl.core.ranges import (
     check,
 )
 from agilerl.errors import ConfigError
-
-NORMALIZES = Rule(
-    ("normalize_rewards",),
-    {"clip_rewards": only(False), "reward_scale": only(1.0)},
-    "finds the scale of rewards by itself",
-)
-OF_DATA = (
-    Rule(("normalize_rewards",), {"normalize_rewards": only(False)}, "follows rewards as they come", "reward_scale"),
-    Rule(("carry_envs",), {"carry_envs": only(False)}, "is for training in environments", ""),
-    Rule(("held_out", "fqe_gamma", "fqe_updates"), {"fitness": only("fqe")}),
-)
-"""Rows of training from data."""
 
 
 @cache
@@ -163,8 +151,7 @@ class LoopOptions:
         if self.eval_screen == 1:
             raise ConfigError("eval_screen=1: one episode tells no standard error. fix: eval_screen=2, or 0 for none.")
         defaults = {name: usual for name, (_, usual) in declared.items()}
-        for problem in conflicts(self.rules, vars(self), defaults, lambda key, value: f"{key}={value!r}"):
-            raise ConfigError(problem)
+        enforce(self.rules, vars(self), defaults)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], **more: Any) -> Self:

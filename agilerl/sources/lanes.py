@@ -13,6 +13,7 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import overrides
 from agilerl.core import foreign
+from agilerl.core.compatibility import OF_RUNS, enforce
 from agilerl.core.env_ids import is_team_id
 from agilerl.core.options import LoopOptions
 from agilerl.core.spaces import without_texts
@@ -28,7 +29,7 @@ from agilerl.envs.readable import readable
 from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
+from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.sources.custom.calls import check_calls
 from agilerl.sources.custom.learn import CustomLearn, reason_to_run_alone, warn_of_uncalled
 from agilerl.sources.evaluator import Evaluator, innermost, lanes_for
@@ -59,14 +60,6 @@ def several_agents(name: str) -> str:
     )
 
 
-def waits(reason: str) -> NotAvailableYetError:
-    """Error message for a run whose lanes have to wait for each other."""
-    return NotAvailableYetError(
-        "environment.asynchronous=true (lanes that do not wait for each other) is not available for this run yet: "
-        f"{reason}. fix: environment.asynchronous=false."
-    )
-
-
 class LaneSource(Source, Generic[Options]):
     """A `Source` whose members act in lanes; subclasses implement `run` and `run_custom`.
 
@@ -92,6 +85,8 @@ class LaneSource(Source, Generic[Options]):
     sum_scores = True
     acts = True  # so that an overridden get_action() is called
     waits_for_lanes = "it acts in all lanes at once"  # reason why lanes wait for each other; empty if they need not
+    _apart = ""  # reason why one member trains at a time
+    carries = True  # whether episodes can continue across generations
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
@@ -148,17 +143,12 @@ class LaneSource(Source, Generic[Options]):
         self.run_seed, self.shards = run_seed, shards
         self.shared = self.shared[:1] * shards
         self._choice = self._choose(population)
-        if shards > 1:
-            self._check_shards(population)
+        check_shards(shards, len(population))
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
         self._tests = own_tests or self.learner == CustomLearn.name
-        if self._tests:
-            self._check_backend()
         for agent in population:
             warn_of_uncalled(agent, self.learner)
             check_calls(agent, "update", "greedy", "explore", "get_action", *(("test",) if self._tests else ()))
-        if self.ranks.size > 1:
-            self._check_ranks()
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
         for option in ("eval_screen", "eval_share"):
             if vars(self.options)[option] and self._tests:
@@ -166,8 +156,7 @@ class LaneSource(Source, Generic[Options]):
                 self.notes.append(f"{option} is ignored: {reason}")
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
-        if self.is_asynchronous:
-            self._check_asynchronous_lanes(population[0])
+        enforce(OF_RUNS, self.facts_of_run(population[0]), {"carry_envs": False, "shards": 1, "ranks": 1})
         if not self.is_repeatable:
             self.notes.append(ASYNCHRONOUS_NOTE)
         self.lanes = self._make_lanes(len(cut(len(population), shards)[0]))
@@ -176,7 +165,6 @@ class LaneSource(Source, Generic[Options]):
         self.evaluator = self._make_evaluator(population, check)
         self.evaluator.adopts = self.adopted
         if self.options.carry_envs:
-            self._check_carrying()
             self.notes.append(CARRIED_NOTE)
         elif (note := self._note_of_cut_episodes()) is not None:
             self.notes.append(note)
@@ -197,50 +185,30 @@ class LaneSource(Source, Generic[Options]):
         shared: dict[str, Any] = {"sum_scores": self.sum_scores, "ranks": self.ranks, "uses_test": self._tests}
         return self.evaluating(self.eval_env, self.options, self.run_seed, check, **shared)
 
-    def _check_backend(self) -> None:
-        """Raise ConfigError if agents would step the environments of a run on EnvPool by themselves."""
-        if any(
-            isinstance(env, Replicable) and env.backend == EnvPoolLanes.backend for env in (self.env, self.eval_env)
-        ):
-            raise ConfigError(
-                "backend 'envpool' steps the lanes of the training loops, and an agent of this run brings its own "
-                "learn(), get_action() or test(), which step Gymnasium's environments. fix: backend='gymnasium' "
-                "(environment.backend)."
-            )
-
-    def _check_shards(self, population: Sequence[Any]) -> None:
-        """Raise ConfigError if these members cannot be trained in shards."""
-        check_shards(self.shards, len(population), self.ranks)
-        if self.options.carry_envs:
-            raise ConfigError(
-                "carry_envs=True continues episodes in lanes that stay where they are, and a shard may run in another "
-                "process in each generation. fix: carry_envs=False, or shards=1 (training.shards)."
-            )
-        for name, memory in self.memories().items():
-            if not foreign.has_methods(memory, "savepoint", "rollback", "written", "write_rows"):
-                raise ConfigError(
-                    f"shards={self.shards} exchanges the rows of replay buffers, which a {type(memory).__name__} "
-                    f"({name}) does not support. fix: ReplayBuffer, or shards=1 (training.shards)."
-                )
-        if self.learner == CustomLearn.name and self.shared[0].memories:
-            raise ConfigError(
-                f"shards={self.shards} puts the rows of all shards into one replay buffer after each generation, and "
-                f"here {self._choice.reason}, so that it writes rows by itself. fix: shards=1 (training.shards)."
-            )
-
-    def _check_ranks(self) -> None:
-        """Raise NotAvailableYetError if gradients would not be averaged across ranks."""
-        if self.learner == CustomLearn.name:
-            raise NotAvailableYetError(
-                f"{self.ranks.size} processes train together where the engines run the updates, and here "
-                f"{self._choice.reason}, so that its gradients would never meet. fix: override update(engine, batch) "
-                "in place of learn(), leave collect_rollouts_fn out, or start one process."
-            )
-        if self._tests:
-            raise NotAvailableYetError(
-                f"{self.ranks.size} processes share the episodes of an evaluation, and here an agent brings its own "
-                "test(), which plays all of them. fix: leave test() and get_action() as they are, or start one process."
-            )
+    def facts_of_run(self, lead: Any) -> dict[str, Any]:
+        """Facts of `core.compatibility.OF_RUNS`; lead: the first agent."""
+        envs, memories = (self.env, self.eval_env), self.memories()
+        alone = self._choice.reason if self.learner == CustomLearn.name else ""
+        others = (
+            type(memory).__name__ for memory in memories.values()
+            if not foreign.has_methods(memory, "savepoint", "rollback", "written", "write_rows")
+        )  # fmt: skip
+        return {
+            "algo": str(adapted(lead).algo),
+            "environment.asynchronous": self.is_asynchronous,
+            "backend": next((str(env.backend) for env in envs if isinstance(env, Replicable)), ""),
+            "carries": self.carries,
+            "carry_envs": self.options.carry_envs,
+            "is_recurrent": adapted(lead).is_recurrent,
+            "learns_alone": alone,
+            "one_at_a_time": "" if self.lockstep else self._apart or self._choice.reason,
+            "other_memory": next(others, ""),
+            "plays_itself": self._tests,
+            "ranks": self.ranks.size,
+            "shards": self.shards,
+            "waits_for_lanes": self.waits_for_lanes,
+            "writes_alone": alone if self.shared[0].memories else "",
+        }
 
     @property
     def env_steps_at_once(self) -> int:
@@ -264,45 +232,19 @@ class LaneSource(Source, Generic[Options]):
         return self._choice.name
 
     def _choose_lockstep(self) -> bool:
-        if not self.options.lockstep:
-            return False
-        reason = "" if self._is_replicable else "only environments of make_vect_envs can be replicated"
+        self._apart = "" if self._is_replicable else "only environments of make_vect_envs can be replicated"
         if self.learner == CustomLearn.name:
-            reason = self._choice.reason
-        if reason:
-            self.notes.append(f"one member trains at a time: {reason}")
-        return not reason
+            self._apart = self._choice.reason
+        if not self.options.lockstep:
+            self._apart = "lockstep=False"
+        elif self._apart:
+            self.notes.append(f"one member trains at a time: {self._apart}")
+        return not self._apart
 
     @classmethod
     def refuse_asynchronous(cls, algo: str) -> None:
         """Raise NotAvailableYetError if members of this algorithm cannot train in lanes that do not wait."""
-        if cls.waits_for_lanes:
-            raise waits(f"{algo}: {cls.waits_for_lanes}")
-
-    def _check_asynchronous_lanes(self, lead: Any) -> None:
-        """Raise NotAvailableYetError if these members, or options, need lanes that wait for each other."""
-        self.refuse_asynchronous(str(adapted(lead).algo))
-        reasons = {
-            "one member trains at a time (training.lockstep=false, or an agent with its own learn() or get_action())": (
-                not self.lockstep
-            ),
-            "training.carry_envs=true": self.options.carry_envs,
-            f"training.shards={self.shards}": self.shards > 1,
-            f"{self.ranks.size} processes that train together": self.ranks.size > 1,
-        }
-        for reason, holds in reasons.items():
-            if holds:
-                raise waits(reason)
-
-    def _check_carrying(self) -> None:
-        """Raise ConfigError if episodes cannot continue across generations."""
-        if not self.lockstep:
-            reason = "lockstep=False" if not self.options.lockstep else self.notes[-1]
-            raise ConfigError(
-                "carry_envs=True needs lanes that no evaluation and no other member uses, so members that act at the "
-                f"same time; here {reason}. fix: an environment of make_vect_envs with lockstep=True, or "
-                "carry_envs=False."
-            )
+        enforce(OF_RUNS, {"environment.asynchronous": True, "waits_for_lanes": cls.waits_for_lanes, "algo": algo}, {})
 
     def _make_lanes(self, members: int) -> Lanes:
         lanes: Lanes

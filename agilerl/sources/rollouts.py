@@ -27,7 +27,7 @@ from agilerl.rollouts.on_policy import ActingStep, record
 from agilerl.sources.asynchronous_acting import Row, StepDraws
 from agilerl.sources.custom.learn import CustomLearn, CustomRollouts
 from agilerl.sources.divergence import Watch
-from agilerl.sources.lanes import LaneSource, waits
+from agilerl.sources.lanes import LaneSource
 from agilerl.sources.rewards import NEW, RewardScale
 from agilerl.sources.source import (
     GenerationPlan,
@@ -113,11 +113,6 @@ class OnPolicySource(LaneSource[LoopOptions]):
         if self.learner != CustomLearn.name:
             self._longest = _longest_rollout(population)
         return super().plan(population, number, env_steps_before)
-
-    def _check_asynchronous_lanes(self, lead: Any) -> None:
-        if adapted(lead).is_recurrent:
-            raise waits("hidden states of recurrent policies advance in all lanes at once")
-        super()._check_asynchronous_lanes(lead)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         generation = self.generations(shard, lanes, learner, self.options)

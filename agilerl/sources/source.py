@@ -247,18 +247,13 @@ def cut(members: int, shards: int) -> list[list[int]]:
     return [part.tolist() for part in np.array_split(np.arange(members), min(shards, members))]
 
 
-def check_shards(shards: int, members: int, ranks: Ranks = ONE) -> None:
+def check_shards(shards: int, members: int) -> None:
     """Raise ConfigError unless this many shards can be cut from the population."""
     if shards > members:
         raise ConfigError(
             f"training.shards={shards} is more than the population's {members} "
             f"{'member' if members == 1 else 'members'}, and a shard has one at least. fix: shards={members}, or "
             f"population={shards} (training.pop_size)."
-        )
-    if shards > 1 and ranks.size > 1:
-        raise ConfigError(
-            f"training.shards={shards} cuts a population for workers, and here {ranks.size} processes train all of it "
-            "together. fix: shards=1, or one process with --workers."
         )
 
 

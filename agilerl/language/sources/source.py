@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.core import foreign
+from agilerl.core.compatibility import OF_RUNS, enforce
 from agilerl.core.options import LanguageOptions, LoopOptions
 from agilerl.core.rng import Purpose, stream
 from agilerl.engine.learner import not_a_result
@@ -128,7 +129,8 @@ class LanguageSource(Source):
     ) -> None:
         if not self.is_shared and len(self.envs) != len(population):
             raise ConfigError(f"{len(self.envs)} environments for {len(population)} members. fix: one each, or env=.")
-        check_shards(shards, len(population), self.ranks)
+        check_shards(shards, len(population))
+        enforce(OF_RUNS, {"shards": shards, "ranks": self.ranks.size}, {"shards": 1})
         self.run_seed, self.shards = run_seed, shards
         self._env_states = [[env.state() for env in self.envs] for _ in range(shards)]
         self._check_fit(population)

@@ -10,7 +10,6 @@ from agilerl.core.options import LoopOptions
 from agilerl.engine.rollouts import Rollout
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.errors import ConfigError
 from agilerl.sources.custom.team_rollouts import CustomTeamRollouts
 from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
 from agilerl.sources.source import Shard, Steps
@@ -25,6 +24,8 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
         sum_scores: see `OfTeams`.
     """
 
+    carries = False
+
     def __init__(self, env: Any, options: LoopOptions, eval_env: Any = None, *, sum_scores: bool = True) -> None:
         super().__init__(env, options, eval_env=eval_env)
         self.sum_scores = sum_scores
@@ -36,12 +37,6 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         result = yield from CustomTeamRollouts(shard, lanes, self.options, team_in(self.env)).run()
         return self._scored(result)
-
-    def _check_carrying(self) -> None:
-        raise ConfigError(
-            "carry_envs=True is for algorithms of one agent: episodes of teams restart with each generation. "
-            "fix: carry_envs=False."
-        )
 
 
 class TeamGeneration(OnPolicyGeneration):

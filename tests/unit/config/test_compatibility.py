@@ -11,8 +11,8 @@ from agilerl.config import manifest_from
 from agilerl.config.compatibility import RULES
 from agilerl.config.overrides import apply_overrides
 from agilerl.config.schema import as_set, usual_settings
-from agilerl.core.compatibility import Rule, at_least, conflicts, only
-from agilerl.core.options import OF_DATA, LoopOptions, OfflineOptions
+from agilerl.core.compatibility import OF_DATA, OF_RUNS, Rule, at_least, conflicts, enforce, only
+from agilerl.core.options import LoopOptions, OfflineOptions
 from agilerl.errors import ConfigError
 
 USUAL = {"speed": 1, "wheels": 2, "engine": False}
@@ -27,7 +27,7 @@ FACTS = {
 
 
 def broken(rule: Rule, facts: dict[str, Any], usual: dict[str, Any]) -> list[str]:
-    return list(conflicts([rule], {**facts}, usual, as_set))
+    return [problem for _, problem in conflicts([rule], facts, usual, as_set)]
 
 
 def test_a_row_says_what_needs_what_and_how_to_mend_it() -> None:
@@ -92,3 +92,24 @@ def test_options_of_data_are_judged_by_their_rows(rule: Rule) -> None:
     with pytest.raises(ConfigError, match=rf"^{name}=.* fix: .*leave {name} out\.$"):
         OfflineOptions(**{name: changed[name]})
     LoopOptions(**{name: changed[name]})
+
+
+RUN: dict[str, Any] = {
+    "algo": "DQN", "environment.asynchronous": False, "backend": "", "carries": True, "carry_envs": False,
+    "is_recurrent": False, "learns_alone": "", "one_at_a_time": "", "other_memory": "", "plays_itself": False,
+    "ranks": 1, "shards": 1, "waits_for_lanes": "", "writes_alone": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", OF_RUNS, ids=lambda rule: f"{rule.settings[0]} needs {', '.join(rule.needs)}")
+def test_each_row_of_a_run_raises_its_error_with_a_fix(rule: Rule) -> None:
+    usual = {"carry_envs": False, "shards": 1, "ranks": 1}
+    enforce(OF_RUNS, RUN, usual)
+    setting = rule.settings[0]
+    bad = {"backend": "envpool", "carry_envs": True, "environment.asynchronous": True, "shards": 2, "ranks": 2}
+    wrong = {key: "it does" if values.example == "" else not values.example for key, values in rule.needs.items()}
+    wrong = {key: 2 if key in usual and key != "carry_envs" else value for key, value in wrong.items()}
+    enforce([rule], {**RUN, setting: bad[setting]}, usual)
+    with pytest.raises(rule.error, match=rf"^{setting}=.* fix: ") as caught:
+        enforce([rule], {**RUN, setting: bad[setting], **wrong}, usual)
+    assert "{" not in str(caught.value)

@@ -197,7 +197,7 @@ class OwnTest(DQN):
 
 
 def test_agents_that_step_the_environments_themselves_are_refused() -> None:
-    with pytest.raises(ConfigError, match="backend 'envpool' steps the lanes of the training loops"):
+    with pytest.raises(ConfigError, match="backend='envpool' steps the lanes of the training loops"):
         agilerl.train("CartPole-v1", OwnTest, **SHORT, backend="envpool", out=None)
 
 
