@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -15,9 +15,9 @@ from torch import Tensor, optim
 from agilerl.algorithms.base import rollouts
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
+from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp, unpacked
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
-from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_actions import (
     as_drawn,
@@ -32,7 +32,7 @@ from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.policy_value import ADAM_EPS, check_policy, check_sharing, make_policy, make_value
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import hidden_of
-from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, SCHEDULES, AdaptiveRate, check_schedules, scheduled
+from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, AdaptiveRate, Schedule, scheduled
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
@@ -62,6 +62,17 @@ def persistent(last: np.ndarray, fresh: np.ndarray, persistence: float) -> np.nd
 
 def _shapes(hidden: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
     return {key: (part.shape[0], part.shape[2]) for key, part in hidden.items()}
+
+
+class PPOOptions(OnPolicyOptions, total=False):
+    """Keyword arguments of `PPO`."""
+
+    lr_schedule: Annotated[Literal["constant", "linear", "adaptive"], hp(published="constant")]
+    clip_schedule: Annotated[Schedule, hp(published="constant")]
+    normalize_observations: Annotated[bool, hp(published=False)]
+    noise_persistence: Annotated[Fraction, hp(published=0.0)]
+    action_std_min: Annotated[Fraction, hp(published=0.0)]
+    action_ent_steps: Annotated[Count | None, hp(published=None)]
 
 
 class PPO(OnPolicyAlgorithm, RLAlgorithm):
@@ -125,6 +136,13 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     experience = ROLLOUTS
     action_spaces = ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple")
 
+    lr_schedule: str
+    clip_schedule: str
+    noise_persistence: float
+    action_std_min: float
+    action_ent_steps: int | None
+
+    @unpacked
     def __init__(
         self,
         observation_space: gym.Space[Any],
@@ -162,24 +180,15 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         max_seq_len: Annotated[Count | None, hp()] = None,
         *,
         seed: int | None = None,
-        lr_schedule: Annotated[str, hp(values=Literal["constant", "linear", "adaptive"])] = "constant",
-        clip_schedule: Annotated[str, hp(values=Literal["constant", "linear"])] = "constant",
-        clip_value_loss: Annotated[bool, hp()] = True,
-        normalize_observations: Annotated[bool, hp()] = False,
-        noise_persistence: Annotated[Fraction, hp()] = 0.0,
-        action_std_min: Annotated[Fraction, hp()] = 0.0,
-        action_ent_steps: Annotated[Count | None, hp()] = None,
-        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
-        squash_output: Annotated[bool, hp()] = False,
+        **options: Unpack[PPOOptions],
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         if self.always_recurrent and not recurrent:
             raise ConfigError(
                 f"{type(self).__name__} is PPO with a recurrent encoder; got recurrent={recurrent}. fix: PPO."
             )
-        check_policy(self, action_scaling, noise_persistence)
-        check_schedules(lr_schedule, known=(*SCHEDULES, "adaptive"))
-        check_schedules(clip_schedule)
+        units = self._take(options)
+        check_policy(self, self.noise_persistence)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
         self.bptt_sequence_type, self.max_seq_len = sequence_kind(bptt_sequence_type), max_seq_len
@@ -194,12 +203,9 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 "own arguments. fix: leave it out."
             )
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
-        self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
-        self.noise_persistence, self.action_std_min = noise_persistence, action_std_min
-        self.action_ent_steps = action_ent_steps
         self._begin()
-        self._build(actor_network, critic_network, {"action_scaling": action_scaling, "squash_output": squash_output})
-        self._begin_normalising(bool(normalize_observations))
+        self._build(actor_network, critic_network, units)
+        self._begin_normalising()
         self._register()
 
     # --- construction ----------------------------------------------------------------------------------------------
@@ -226,10 +232,9 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         if not self.share_encoders:
             self.critic = make_value(self, critic_network)
 
-    def _begin_normalising(self, is_asked: bool) -> None:
-        self.normalize_observations = is_asked
+    def _begin_normalising(self) -> None:
         self.observation_statistics = ObservationStatistics()
-        begin_normalising(self._reading(), is_asked)
+        begin_normalising(self._reading(), self.normalize_observations)
 
     def _register(self) -> None:
         """Create one optimiser for all networks, and register the networks for mutation."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, cast
 
 import numpy as np
 from torch import Tensor
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.policy_gradient import PolicyUnit
 from agilerl.algorithms.base.schedules import scheduled
 from agilerl.components.rollout_store import RolloutStore
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from agilerl.networks.actors import StochasticActor
 
 HiddenStates = dict[str, Tensor]  # key -> [..., layers, E, units]
+
+
+class OnPolicyOptions(TypedDict, total=False):
+    """Keyword arguments of PPO and of teams that learn by it; see `PPO`."""
+
+    clip_value_loss: Annotated[bool, hp(published=True)]
+    action_scaling: Annotated[Literal["bounds", "none"], hp(published="bounds")]
+    squash_output: Annotated[bool, hp(published=False)]
 
 
 class OnPolicyAlgorithm(EvolvableAlgorithm):
@@ -54,6 +63,14 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     _playing: HiddenStates | None  # of evaluation
 
     action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
+
+    def _take(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Set keyword arguments as attributes, and return those of new policies."""
+        units = {name: options[name] for name in ("action_scaling", "squash_output")}
+        for name, value in options.items():
+            if name not in units:
+                setattr(self, name, value)
+        return units
 
     def _begin(self) -> None:
         """Reset progress and hidden states, and seed the agent's stream of minibatches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
-from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm
+from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp, unpacked
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import hidden_of, remember
-from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
+from agilerl.algorithms.base.schedules import Schedule, scheduled
 from agilerl.algorithms.teams import actor_critics
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.algorithms.teams.actor_critics import ADAM_EPS, checked_networks, make_network, make_policy, own_rows
@@ -40,11 +40,11 @@ from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
 from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import as_action
-from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
-from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
+from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import uniform_action
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
@@ -57,6 +57,18 @@ def _key(agent: str, kind: str, part: str) -> str:
     return f"{agent}:{kind}_{part}"
 
 
+class TeamOptions(OnPolicyOptions, total=False):
+    """Keyword arguments of `IPPO` and `MAPPO`."""
+
+    recurrent: Annotated[bool, hp(published=False)]
+    bptt_sequence_type: Annotated[
+        Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"], published="chunked")
+    ]
+    max_seq_len: Annotated[Count | None, hp(published=None)]
+    lr_schedule: Annotated[Schedule, hp(published="constant")]
+    ent_schedule: Annotated[Schedule, hp(published="constant")]
+
+
 class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     """PPO with a stochastic policy and a value for each group of agents.
 
@@ -65,12 +77,14 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     of one batch, agent by agent. See `actor_critics` for the networks.
     """
 
+    ent_schedule: str
     policies_are_distributions = True
     experience = TEAM_ROLLOUTS
     actors = by_group("actors")
     critics = by_group("critics")
     optimizers = actor_optimizers = critic_optimizers = by_group("optimizers")
 
+    @unpacked
     def __init__(
         self,
         observation_spaces: Spaces,
@@ -102,17 +116,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         wrap: bool = True,
         *,
         num_envs: Count = 1,
-        recurrent: Annotated[bool, hp()] = False,
-        bptt_sequence_type: Annotated[
-            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
-        ] = "chunked",
-        max_seq_len: Annotated[Count | None, hp()] = None,
-        clip_value_loss: Annotated[bool, hp()] = True,
-        lr_schedule: Annotated[Schedule, hp()] = "constant",
-        ent_schedule: Annotated[Schedule, hp()] = "constant",
-        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
-        squash_output: Annotated[bool, hp()] = False,
         seed: int | None = None,
+        **options: Unpack[TeamOptions],
     ) -> None:
         super().__init__(
             observation_spaces,
@@ -126,17 +131,15 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             normalize_images,
             seed=seed,
         )
-        self.recurrent, self.max_seq_len = bool(recurrent), max_seq_len
-        self.bptt_sequence_type = sequence_kind(bptt_sequence_type)
+        units = self._take(options)
+        self.bptt_sequence_type = sequence_kind(self.bptt_sequence_type)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
-        self.lr_schedule, self.ent_schedule = check_schedules(lr_schedule, ent_schedule)
         self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
         self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
-        self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
+        self.action_batch_size = action_batch_size
         self._begin()
-        units = {"action_scaling": action_scaling, "squash_output": squash_output}
         self._build(actor_networks, critic_networks, units)
         self.recurrent = any(map(self._hidden_parts, self.grouped_agents))
 
@@ -146,8 +149,6 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         Args:
             units: `action_scaling` and `squash_output` of new policies; `net_config` overrides them.
         """
-        if units["action_scaling"] not in ACTION_SCALINGS:
-            raise ConfigError(unknown_name("action_scaling", str(units["action_scaling"]), ACTION_SCALINGS))
         units = units | {"log_std_init": math.log(self.action_std_init)}
         weight_seeds = iter(
             seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
