@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
 
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.building import check_memory, check_network, network_config
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.core.rng import Purpose, seeds
@@ -29,10 +30,16 @@ def check_policy(agent: RLAlgorithm, noise_persistence: float) -> None:
         distribution_of(space)
     except ConfigError as error:
         raise AlgorithmError(f"PPO: {error} fix: wrap the environment's actions.") from None
+    check_noise(agent, [space], noise_persistence)
+
+
+def check_noise(agent: EvolvableAlgorithm, spaces: Iterable[Any], noise_persistence: float) -> None:
+    """Raise AlgorithmError if noise persists, or may be mutated to, and no space of the actions is a Box."""
     is_persistent = noise_persistence or "noise_persistence" in agent.hp_config.names()
-    if is_persistent and not isinstance(space, gym.spaces.Box):
+    if is_persistent and not any(isinstance(space, gym.spaces.Box) for space in spaces):
         raise AlgorithmError(
-            f"PPO: noise_persistence is of Box actions, and these are {type(space).__name__}. "
+            f"{agent.algo}: noise_persistence is of Box actions, and these are "
+            f"{', '.join({type(space).__name__ for space in spaces})}. "
             "fix: leave it out, of the ranges of mutation too."
         )
 

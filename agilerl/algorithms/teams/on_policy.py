@@ -17,9 +17,10 @@ from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp, unpa
 from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_gradient import policy_gradient
+from agilerl.algorithms.base.policy_value import check_noise
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import hidden_of, remember
-from agilerl.algorithms.base.schedules import Schedule, scheduled
+from agilerl.algorithms.base.schedules import scheduled
 from agilerl.algorithms.teams import actor_critics
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.algorithms.teams.actor_critics import ADAM_EPS, checked_networks, make_network, make_policy, own_rows
@@ -46,7 +47,7 @@ from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.distributions import uniform_action
+from agilerl.networks.distributions import ActionDistribution, uniform_action, with_least
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.ranks import Ranks
 
@@ -65,8 +66,6 @@ class TeamOptions(OnPolicyOptions, total=False):
         Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"], published="chunked")
     ]
     max_seq_len: Annotated[Count | None, hp(published=None)]
-    lr_schedule: Annotated[Schedule, hp(published="constant")]
-    ent_schedule: Annotated[Schedule, hp(published="constant")]
 
 
 class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
@@ -77,8 +76,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     of one batch, agent by agent. See `actor_critics` for the networks.
     """
 
-    ent_schedule: str
     policies_are_distributions = True
+    later_hyperparameters = frozenset({"clip_schedule"})
     experience = TEAM_ROLLOUTS
     actors = by_group("actors")
     critics = by_group("critics")
@@ -139,6 +138,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
         self.action_batch_size = action_batch_size
+        check_noise(self, self.possible_action_spaces.values(), self.noise_persistence)
         self._begin()
         self._build(actor_networks, critic_networks, units)
         self.recurrent = any(map(self._hidden_parts, self.grouped_agents))
@@ -196,7 +196,16 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def policies(self) -> TeamPolicies:
         """The distributions that the outputs of all policies parametrise."""
-        return TeamPolicies(self.actions, tuple(policy.distribution for policy in self.agent_policies().values()))
+        kinds, share = {agent: p.distribution for agent, p in self.agent_policies().items()}, self.action_std_min
+        if share:
+            kinds = {
+                agent: with_least(kind, self.possible_action_spaces[agent], share) for agent, kind in kinds.items()
+            }
+        return TeamPolicies(self.actions, tuple(kinds.values()))
+
+    @property
+    def _kinds(self) -> tuple[ActionDistribution, ...]:
+        return self.policies.kinds
 
     @property
     def groups_of_agents(self) -> list[list[int]]:
@@ -221,7 +230,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Draw standard normal numbers for Box components and uniform ones for choices, [*shape, R]."""
-        return (self.policies.draw(rng, shape),)
+        drawn = self.policies.draw(rng, shape)
+        return (self._persistent(drawn) if len(shape) > 1 else drawn,)
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
         """Sample (actions [..., A] to store, their log probabilities [..., M])."""
@@ -309,7 +319,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         hidden = self._checked_hidden(hidden_state, lanes)
         outputs, raw_values, hidden = self._run(rows, lanes, hidden)
         if explores:
-            stored, log_prob = self.sample(outputs, self.draw_exploration(self._exploration, (lanes,)), mask)
+            stored, log_prob = self.sample(outputs, self._draws((lanes,)), mask)
             entropy = policies.evaluate_actions(outputs, stored, mask)[1]
         else:
             stored = self.greedy(outputs, mask)
@@ -514,7 +524,6 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         The reported divergence is the maximum over groups, averaged over ranks.
         """
         hp, losses, policy_losses, divergences = engine.hp, [], [], []
-        flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
         batches = group_batches(self, batch, engine.ranks)
         for group, agents in self.grouped_agents.items():
             rows = batches[group]
@@ -526,6 +535,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
                 value_loss, of_value = clipped_value_loss(value[..., -1], rows.value, rows.returns, clip, rows.weight)
                 of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
             kind = self.policies.kind(agents[0])
+            hp = engine.hp if kind.has_normal else {**engine.hp, "ent_coef": engine.hp["choice_ent_coef"]}
+            flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
             actor_loss, entropy, kl, of_raw = policy_gradient(kind, raw.detach(), rows.action, rows, hp)
             engine.descend_all(f"optimizers.{group}", [raw, value], [of_raw, of_value], hp["max_grad_norm"], rows.live)
             losses.append(actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy)
@@ -545,8 +556,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return torch.stack([by_agent[agent] for agent in self.agent_ids], -1)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        entropy = scheduled(self.ent_coef, self.ent_schedule, self.progress)
-        return {**super().update_hyperparameters(), "ent_coef": entropy}
+        of_choices = scheduled(self.ent_coef, self.ent_schedule, self.progress)  # `action_ent_steps` is of Box actions
+        return {**super().update_hyperparameters(), "choice_ent_coef": of_choices}
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len
