@@ -25,7 +25,9 @@ class IPPO(TeamPPO):
         lr: learning rate of Adam, for policy and value of each group.
         learn_step: environment steps per rollout, rounded up to whole vector steps.
         gamma, gae_lambda, action_std_init, clip_coef, ent_coef, vf_coef, max_grad_norm, target_kl, update_epochs,
-            clip_value_loss: see `PPO`; `target_kl` applies to the maximum over groups.
+            lr_schedule, clip_schedule, ent_schedule, clip_value_loss, action_std_min: see `PPO`; `target_kl` and
+            "adaptive" rates follow the maximum over groups.
+        action_ent_steps, noise_persistence: see `PPO`; only for agents with Box actions.
         actor_networks, critic_networks: networks by group to use instead of building them.
         action_batch_size: maximum lanes per pass of `get_action`; None: all.
         num_envs: lanes of the vector environment; set by training functions.

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Unpack
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
+from agilerl.algorithms.base.declared import OF_WEIGHTS, hp, unpacked
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.schedules import Schedule
 from agilerl.algorithms.base.transitions import check_not_empty
 from agilerl.algorithms.teams.actor_critics import row_input
 from agilerl.algorithms.teams.names import Spaces
-from agilerl.algorithms.teams.on_policy import TeamPPO
+from agilerl.algorithms.teams.on_policy import TeamOptions, TeamPPO
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import tree
 from agilerl.core.spaces import nested, space_from_json, space_to_json
@@ -25,7 +24,8 @@ from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
-OF_VALUES = ("state_space", "normalize_values")  # arguments that `TeamPPO` does not have
+# Locals of the constructor that are no arguments of `TeamPPO`.
+NOT_SHARED = ("self", "__class__", "options", "state_space", "normalize_values")
 MIN_RETURN_STD = 1e-2  # nearly equal returns must not amplify rounding errors
 
 
@@ -48,6 +48,7 @@ class MAPPO(TeamPPO):
         value_statistics: mean, var and count of the returns learned from, by group.
     """
 
+    @unpacked
     def __init__(
         self,
         observation_spaces: Spaces,
@@ -79,26 +80,17 @@ class MAPPO(TeamPPO):
         wrap: bool = True,
         *,
         num_envs: Count = 1,
-        recurrent: Annotated[bool, hp()] = False,
-        bptt_sequence_type: Annotated[
-            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
-        ] = "chunked",
-        max_seq_len: Annotated[Count | None, hp()] = None,
-        clip_value_loss: Annotated[bool, hp()] = True,
-        lr_schedule: Annotated[Schedule, hp()] = "constant",
-        ent_schedule: Annotated[Schedule, hp()] = "constant",
         state_space: gym.Space[Any] | None = None,
         normalize_values: Annotated[bool, hp()] = True,
-        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
-        squash_output: Annotated[bool, hp()] = False,
         seed: int | None = None,
+        **options: Unpack[TeamOptions],
     ) -> None:
-        shared = {name: value for name, value in locals().items() if name not in ("self", "__class__", *OF_VALUES)}
+        shared: dict[str, Any] = {name: value for name, value in locals().items() if name not in NOT_SHARED}
         if state_space is not None:
             check_not_empty(f"{type(self).__name__}, state_space", "read", state_space)
         self.state_space, self.normalize_values = state_space, bool(normalize_values)  # `value_space` reads it
         self.value_statistics: dict[str, dict[str, float]] = {}
-        super().__init__(**shared)
+        super().__init__(**shared, **options)
 
     def value_space(self, group: str) -> tuple[gym.Space[Any], int]:
         """Return (space of the joint observation or state, number of agents if several share the value)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -15,9 +15,9 @@ from torch import Tensor, optim
 from agilerl.algorithms.base import rollouts
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
+from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp, unpacked
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
-from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_actions import (
     as_drawn,
@@ -32,7 +32,6 @@ from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.policy_value import ADAM_EPS, check_policy, check_sharing, make_policy, make_value
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import hidden_of
-from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, SCHEDULES, AdaptiveRate, check_schedules, scheduled
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
@@ -52,12 +51,6 @@ from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueVie
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, with_least
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
-
-
-def persistent(last: np.ndarray, fresh: np.ndarray, persistence: float) -> np.ndarray:
-    """Return standard normal noise whose correlation with the noise of the last step is `persistence`."""
-    noise: np.ndarray = persistence * last + math.sqrt(1 - persistence * persistence) * fresh
-    return noise
 
 
 def _shapes(hidden: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
@@ -93,9 +86,9 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         recurrent: recurrent encoders; see `max_seq_len`.
         bptt_sequence_type: how episodes are cut into sequences: "chunked", "maximum" or "fifty_percent_overlap".
         max_seq_len: maximum sequence length for backpropagation; None: that of the encoder configuration.
-        lr_schedule, clip_schedule: "constant", or "linear" to 0 over the budget of a training function. `lr_schedule`
-            also accepts "adaptive" (`adapt_rate`): it aims at a divergence of `target_kl` (0.01 if None), and epochs
-            end above twice that.
+        lr_schedule, clip_schedule, ent_schedule: "constant", or "linear" to 0 over the budget of a training function.
+            `lr_schedule` also accepts "adaptive" (`adapt_rate`): it aims at a divergence of `target_kl` (0.01 if
+            None), and epochs end above twice that.
         clip_value_loss: clip the value loss.
         normalize_observations: normalise observations by their running mean and standard deviation, which are updated
             after each rollout (the first time before learning from it) and saved with the networks.
@@ -122,9 +115,11 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     """
 
     policy_class = StochasticActor
+    later_hyperparameters = frozenset({"ent_schedule"})
     experience = ROLLOUTS
     action_spaces = ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple")
 
+    @unpacked
     def __init__(
         self,
         observation_space: gym.Space[Any],
@@ -162,24 +157,16 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         max_seq_len: Annotated[Count | None, hp()] = None,
         *,
         seed: int | None = None,
-        lr_schedule: Annotated[str, hp(values=Literal["constant", "linear", "adaptive"])] = "constant",
-        clip_schedule: Annotated[str, hp(values=Literal["constant", "linear"])] = "constant",
-        clip_value_loss: Annotated[bool, hp()] = True,
         normalize_observations: Annotated[bool, hp()] = False,
-        noise_persistence: Annotated[Fraction, hp()] = 0.0,
-        action_std_min: Annotated[Fraction, hp()] = 0.0,
-        action_ent_steps: Annotated[Count | None, hp()] = None,
-        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
-        squash_output: Annotated[bool, hp()] = False,
+        **options: Unpack[OnPolicyOptions],
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         if self.always_recurrent and not recurrent:
             raise ConfigError(
                 f"{type(self).__name__} is PPO with a recurrent encoder; got recurrent={recurrent}. fix: PPO."
             )
-        check_policy(self, action_scaling, noise_persistence)
-        check_schedules(lr_schedule, known=(*SCHEDULES, "adaptive"))
-        check_schedules(clip_schedule)
+        units = self._take(options)
+        check_policy(self, self.noise_persistence)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
         self.bptt_sequence_type, self.max_seq_len = sequence_kind(bptt_sequence_type), max_seq_len
@@ -194,25 +181,20 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 "own arguments. fix: leave it out."
             )
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
-        self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
-        self.noise_persistence, self.action_std_min = noise_persistence, action_std_min
-        self.action_ent_steps = action_ent_steps
+        self.normalize_observations = bool(normalize_observations)
         self._begin()
-        self._build(actor_network, critic_network, {"action_scaling": action_scaling, "squash_output": squash_output})
-        self._begin_normalising(bool(normalize_observations))
+        self._build(actor_network, critic_network, units)
+        self._begin_normalising()
         self._register()
 
     # --- construction ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Reset progress, minibatches, rollout buffer, hidden states, persistent noise and adapted rate."""
+        """Reset what a run changes, the rollout buffer and hidden states too."""
         super()._begin()
         self._hidden = None
-        self._noise: np.ndarray | None = None  # of the last call of `get_action`
         self._least: tuple[float, Least] = 0.0, LOG_STD_MIN  # cache: (`action_std_min`, bound of log std)
-        self._found_rate: float | None = None  # `AdaptiveRate.found`
         self._rollout_buffer: RolloutBuffer | None = None
-        self.learned_steps = 0
 
     def _build(self, actor_network: Any, critic_network: Any, units: Mapping[str, Any]) -> None:
         """Build policy and value, or use the given ones; a given policy determines `recurrent` and `share_encoders`."""
@@ -226,10 +208,9 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         if not self.share_encoders:
             self.critic = make_value(self, critic_network)
 
-    def _begin_normalising(self, is_asked: bool) -> None:
-        self.normalize_observations = is_asked
+    def _begin_normalising(self) -> None:
         self.observation_statistics = ObservationStatistics()
-        begin_normalising(self._reading(), is_asked)
+        begin_normalising(self._reading(), self.normalize_observations)
 
     def _register(self) -> None:
         """Create one optimiser for all networks, and register the networks for mutation."""
@@ -277,6 +258,10 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return [actor] if isinstance(actor, StochasticActor) else []
 
     @property
+    def _kinds(self) -> tuple[ActionDistribution, ...]:
+        return (self.distribution,)
+
+    @property
     def distribution(self) -> ActionDistribution:
         """Action distribution that the policy's raw output parametrises."""
         actor = self.policy_module()
@@ -301,46 +286,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return outputs[..., :-1] if self.share_encoders else outputs
 
     # --- the update ---------------------------------------------------------------------------------------------------
-
-    def update_hyperparameters(self) -> dict[str, float]:
-        clip = scheduled(self.clip_coef, self.clip_schedule, self.progress)
-        return {**super().update_hyperparameters(), "clip_coef": clip, "ent_coef": self.entropy_weight}
-
-    @property
-    def entropy_weight(self) -> float:
-        """`ent_coef`, multiplied for Box actions by min(1, `action_ent_steps` / `learned_steps`).
-
-        The entropy of a Gaussian has no upper bound, and its gradient with respect to each log standard deviation is 1:
-        a constant weight widens the policy indefinitely. For a categorical policy the gradient vanishes as the
-        probabilities become equal. The weight decays as 1/t, like step sizes of stochastic approximation (Robbins and
-        Monro 1951, A stochastic approximation method), so exploration comes first. `action_std_min` is a lower bound of
-        the standard deviation.
-        """
-        if self.action_ent_steps is None or not self.distribution.has_normal:
-            return self.ent_coef
-        return self.ent_coef * min(1.0, self.action_ent_steps / max(1, self.learned_steps))
-
-    @property
-    def adapts_rate(self) -> bool:  # type: ignore[override]
-        """Whether the learning rate follows the divergence of rollouts."""
-        return self.lr_schedule == "adaptive"
-
-    @property
-    def _rate(self) -> AdaptiveRate:
-        return AdaptiveRate(DEFAULT_TARGET_KL if self.target_kl is None else self.target_kl, self._found_rate)
-
-    @property
-    def divergence_limit(self) -> float:
-        """Divergence at which a rollout's epochs end, with an adaptive learning rate."""
-        return self._rate.limit
-
-    def adapt_rate(self, divergence: float) -> None:
-        """Adapt `lr` after a rollout with this mean divergence; see `AdaptiveRate`."""
-        rate = self._rate
-        after = rate.step(self.lr, divergence)
-        if after != self.lr:
-            self.lr = after
-        self._found_rate = rate.found
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len
@@ -548,10 +493,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         kind = self.distribution
         parts = kind.draw(rng.standard_normal, rng.random, tuple(shape))
         drawn: np.ndarray = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
-        if self.noise_persistence and kind.is_continuous and len(shape) > 1:
-            for step in range(1, len(drawn)):
-                drawn[step] = persistent(drawn[step - 1], drawn[step], self.noise_persistence)
-        return (drawn,)
+        return (self._persistent(drawn) if len(shape) > 1 else drawn,)
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
         """Sample (actions [..., *action_shape] to store, their log probabilities [...])."""
@@ -657,15 +599,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         action = action.to(raw.dtype) if kind.is_continuous else action
         mask = None if action_mask is None else legal_tensor(legal_actions(self, action_mask, len(raw)), raw)
         return *log_prob_and_entropy(kind, raw, action, mask), value
-
-    def _draws(self, shape: tuple[int, ...]) -> Draws:
-        """Draw the random numbers of one call; persistent noise continues from the last call with as many lanes."""
-        draws = self.draw_exploration(self._exploration, shape)
-        if self.noise_persistence and self.distribution.is_continuous:
-            if self._noise is not None and self._noise.shape == draws[0].shape:
-                draws = (persistent(self._noise, draws[0], self.noise_persistence),)
-            self._noise = draws[0]
-        return draws
 
     def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
         """Return raw output [E, out], values [E] and next hidden states of the agent's modules, detached."""

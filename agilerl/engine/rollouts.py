@@ -444,7 +444,7 @@ def learn_rollout(
 
     Args:
         members: agents with `batch_size`, `update_epochs`, `target_kl` and `draw_entropy_noise(rng, rows)`, which draws
-            the random numbers [rows, A] of one epoch, or None. `learned_steps`, if present, is advanced.
+            the random numbers [rows, A] of one epoch, or None. `learned_steps` is advanced.
     """
     reports = [LearnReport() for _ in members]
     active, ranks = [True] * len(members), learner.ranks
@@ -480,8 +480,7 @@ def learn_rollout(
             if limit is not None and report.kl > limit:
                 active[i] = False
     for member, report, follows in zip(members, reports, adapts, strict=True):
-        if hasattr(member, "learned_steps"):  # not for teams
-            member.learned_steps += rollout.size * ranks.size
+        member.learned_steps += rollout.size * ranks.size
         if follows:
             member.adapt_rate(report.kl)
     if any(adapts) or any(member.action_ent_steps for member in members):

@@ -174,9 +174,9 @@ TABLE: dict[str, tuple[Any, str]] = {
         "vf_coef=0.5 max_grad_norm=0.5 target_kl=None normalize_images=True update_epochs=4 actor_network=None "
         "critic_network=None share_encoders=False num_envs=1 use_rollout_buffer=False rollout_buffer_config=None "
         "recurrent=False device='cpu' accelerator=None wrap=True bptt_sequence_type='chunked' max_seq_len=None * "
-        "seed=None lr_schedule='constant' clip_schedule='constant' clip_value_loss=True normalize_observations=False "
-        "noise_persistence=0.0 action_std_min=0.0 action_ent_steps=None action_scaling='bounds' "
-        "squash_output=False",
+        "seed=None normalize_observations=False lr_schedule='constant' clip_schedule='constant' "
+        "ent_schedule='constant' clip_value_loss=True noise_persistence=0.0 action_std_min=0.0 action_ent_steps=None "
+        "action_scaling='bounds' squash_output=False",
     ),
     "train_on_policy": (
         train_on_policy,  # `algo` and `pop` keep their places and may be left out

@@ -102,6 +102,8 @@ class EvolvableAlgorithm(Predicting):
         registry: registered networks, optimisers and hyperparameters. Assignment registers, see `registry.assigned`.
         arguments_by_agent: numeric constructor arguments that also accept a mapping by agent.
         structure: constructor arguments that decide which networks exist; each is also an attribute.
+        later_hyperparameters: arguments that hashes of manifests ignore at their defaults, as those of earlier
+            versions do.
         experience: experience the algorithm learns from; None if it declares none.
         learns_language: whether the policy is an adapter on a language model.
         reads_texts: whether the network is a transformer over texts instead of an encoder with a head.
@@ -131,6 +133,7 @@ class EvolvableAlgorithm(Predicting):
     arguments_by_agent: ClassVar[frozenset[str]] = frozenset()
     structure: ClassVar[frozenset[str]] = STRUCTURE
     experience: ClassVar[Experience | None] = None
+    later_hyperparameters: ClassVar[frozenset[str]] = frozenset()
     learns_language: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = False
     imitates: ClassVar[bool] = False

@@ -6,6 +6,9 @@ An argument is declared in the constructor's signature:
 
 This gives its name, its range (a type of `agilerl.ranges`), the published default (1e-4), the manifest default (1e-3)
 and the reason for the difference. Configuration, command line, `INIT_HP`, error messages and lists derive from it.
+
+Arguments of several algorithms are the keys of a TypedDict, which a constructor with `@unpacked` takes as
+`**options: Unpack[...]`. Their published defaults are stated in the mark, `hp(published=1e-4)`.
 """
 
 from __future__ import annotations
@@ -13,17 +16,18 @@ from __future__ import annotations
 import inspect
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from functools import lru_cache, wraps
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from agilerl.core.ranges import Range, check, without_none
 from agilerl.core.signatures import constructor_signature, constructors, takes_any_name
-from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
+from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, RegistryError, nearest, unknown_name
 
 _PUBLISHED: Any = object()
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
 OLD_ARGUMENTS = {  # constructor arguments before 2.0
     "state_dim": "observation_space",
     "action_dim": "action_space",
@@ -80,15 +84,19 @@ EXAMPLES = Experience("examples", "learns from given completions", steps="exampl
 
 @dataclass(frozen=True)
 class Declared:
-    """Result of `hp` for an argument; `values` is set if the range is not the argument's own type."""
+    """Result of `hp` for an argument; `values` is set if the range is not the argument's own type, and `published` for
+    a key of options."""
 
     manifest: Any
     because: str
     values: Any
     fixed: str = ""
+    published: Any = _PUBLISHED
 
 
-def hp(manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None, fixed: str = "") -> Declared:
+def hp(
+    manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None, fixed: str = "", published: Any = _PUBLISHED
+) -> Declared:
     """Mark an argument of an algorithm's constructor as a hyperparameter that manifests may name.
 
     Args:
@@ -96,10 +104,32 @@ def hp(manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None, fix
         because: reason for the difference; required if there is one.
         values: range in manifests, if the argument's type allows more (arrays, enums) than YAML can express.
         fixed: reason why a number cannot be mutated: later values of the attribute would have no effect.
+        published: the argument's default, if it is a key of options (`unpacked`).
     """
     if (manifest is not _PUBLISHED) != bool(because):
         raise TypeError("hp(manifest, because): a default of manifests and the reason for it go together.")
-    return Declared(manifest, because, values, fixed)
+    return Declared(manifest, because, values, fixed, published)
+
+
+def unpacked(constructor: Constructor) -> Constructor:
+    """Let a constructor's `**options: Unpack[...]` have defaults, and show them in its signature as keyword-only."""
+    *parameters, last = inspect.signature(constructor).parameters.values()
+    options = get_args(_hints(constructor)[last.name])[0]
+    types, texts = get_type_hints(options, include_extras=True), options.__annotations__
+    marks = {name: mark for name, hint in types.items() for mark in _metadata(hint) if isinstance(mark, Declared)}
+    defaults, keyword = {name: mark.published for name, mark in marks.items()}, inspect.Parameter.KEYWORD_ONLY
+    keys = [
+        inspect.Parameter(name, keyword, default=value, annotation=texts[name].__forward_arg__)
+        for name, value in defaults.items()
+    ]
+
+    @wraps(constructor)
+    def construct(*args: Any, **kwargs: Any) -> None:
+        constructor(*args, **(defaults | kwargs))
+
+    vars(construct)["__signature__"] = inspect.Signature([*parameters, *keys])
+    construct.__annotations__ = constructor.__annotations__ | types
+    return cast(Constructor, construct)
 
 
 OF_WEIGHTS = "it only sets the initial value of weights"  # why a number is fixed
@@ -195,6 +225,7 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
     Raises:
         AlgorithmError: out of range, with the range, the value and a fix; or renamed since an earlier version.
+        ConfigError: an option that is none of its Literal.
         ArgumentError: unknown argument, with the nearest name; or too many arguments.
     """
     key: Any = cls
@@ -217,8 +248,11 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         raise ArgumentError(
             f"{cls.__name__} got {error}. fix: arguments by name, of: {', '.join(list(signature.parameters)[1:])}."
         ) from None
-    for name, (values, published, _) in ranges.items():
+    for name, (values, published, mark) in ranges.items():
         if name in arguments and not (name in key.arguments_by_agent and isinstance(arguments[name], Mapping)):
+            is_option = mark is not None and mark.published is not _PUBLISHED and mark.values is None
+            if is_option and get_origin(values) is Literal and arguments[name] not in get_args(values):
+                raise ConfigError(unknown_name(name, str(arguments[name]), get_args(values)))
             _check(cls, name, arguments[name], values, published)
 
 

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, cast
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, cast
 
 import numpy as np
 from torch import Tensor
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.policy_gradient import PolicyUnit
-from agilerl.algorithms.base.schedules import scheduled
+from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, AdaptiveRate, Schedule, scheduled
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateEngine, UpdateResult
+from agilerl.networks.distributions import ActionDistribution
+from agilerl.ranges import Count, Fraction
 
 if TYPE_CHECKING:
     from agilerl.networks.actors import StochasticActor
 
 HiddenStates = dict[str, Tensor]  # key -> [..., layers, E, units]
+
+
+class OnPolicyOptions(TypedDict, total=False):
+    """Keyword arguments of PPO and of teams that learn by it; see `PPO`."""
+
+    lr_schedule: Annotated[Literal["constant", "linear", "adaptive"], hp(published="constant")]
+    clip_schedule: Annotated[Schedule, hp(published="constant")]
+    ent_schedule: Annotated[Schedule, hp(published="constant")]
+    clip_value_loss: Annotated[bool, hp(published=True)]
+    noise_persistence: Annotated[Fraction, hp(published=0.0)]
+    action_std_min: Annotated[Fraction, hp(published=0.0)]
+    action_ent_steps: Annotated[Count | None, hp(published=None)]
+    action_scaling: Annotated[Literal["bounds", "none"], hp(published="bounds")]
+    squash_output: Annotated[bool, hp(published=False)]
 
 
 class OnPolicyAlgorithm(EvolvableAlgorithm):
@@ -38,6 +56,10 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     batch_size: int
     lr: float
     lr_schedule: str
+    clip_schedule: str
+    ent_schedule: str
+    noise_persistence: float
+    action_std_min: float
     gamma: float
     gae_lambda: float
     clip_coef: float
@@ -48,17 +70,29 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     update_epochs: int
     learn_step: int
     num_envs: int
+    learned_steps: int
     progress: float
     _minibatches: np.random.Generator
+    _exploration: np.random.Generator
     _hidden: HiddenStates | None  # of `collect_rollouts_recurrent`
     _playing: HiddenStates | None  # of evaluation
 
     action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
 
+    def _take(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Set keyword arguments as attributes, and return those of new policies."""
+        units = {name: options[name] for name in ("action_scaling", "squash_output")}
+        for name, value in options.items():
+            if name not in units:
+                setattr(self, name, value)
+        return units
+
     def _begin(self) -> None:
-        """Reset progress and hidden states, and seed the agent's stream of minibatches."""
+        """Reset progress, hidden states, noise and adapted rate, and seed the agent's stream of minibatches."""
         self._playing = None
-        self.progress = 0.0
+        self.progress, self.learned_steps = 0.0, 0
+        self._noise: np.ndarray | None = None  # of the last call of `get_action`
+        self._found_rate: float | None = None  # `AdaptiveRate.found`
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=self.index))
 
     def _sampling_actors(self) -> list[StochasticActor]:
@@ -70,11 +104,48 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     def update_hyperparameters(self) -> dict[str, float]:
         return {
             "lr": scheduled(self.lr, self.lr_schedule, self.progress),
-            "clip_coef": self.clip_coef,
-            "ent_coef": self.ent_coef,
+            "clip_coef": scheduled(self.clip_coef, self.clip_schedule, self.progress),
+            "ent_coef": self.entropy_weight,
             "vf_coef": self.vf_coef,
             "max_grad_norm": math.inf if self.max_grad_norm is None else self.max_grad_norm,
         }
+
+    @property
+    def entropy_weight(self) -> float:
+        """`ent_coef` after `ent_schedule`, times min(1, `action_ent_steps` / `learned_steps`) for Box actions.
+
+        The entropy of a Gaussian has no upper bound, and its gradient with respect to each log standard deviation is 1:
+        a constant weight widens the policy indefinitely. For a categorical policy the gradient vanishes as the
+        probabilities become equal. The weight decays as 1/t, like step sizes of stochastic approximation (Robbins and
+        Monro 1951, A stochastic approximation method), so exploration comes first. `action_std_min` is a lower bound of
+        the standard deviation.
+        """
+        weight = scheduled(self.ent_coef, self.ent_schedule, self.progress)
+        if self.action_ent_steps is None or not any(kind.has_normal for kind in self._kinds):
+            return weight
+        return weight * min(1.0, self.action_ent_steps / max(1, self.learned_steps))
+
+    @property
+    def adapts_rate(self) -> bool:  # type: ignore[override]
+        """Whether the learning rate follows the divergence of rollouts."""
+        return self.lr_schedule == "adaptive"
+
+    @property
+    def _rate(self) -> AdaptiveRate:
+        return AdaptiveRate(DEFAULT_TARGET_KL if self.target_kl is None else self.target_kl, self._found_rate)
+
+    @property
+    def divergence_limit(self) -> float:
+        """Divergence at which a rollout's epochs end, with an adaptive learning rate."""
+        return self._rate.limit
+
+    def adapt_rate(self, divergence: float) -> None:
+        """Adapt `lr` after a rollout with this mean divergence; see `AdaptiveRate`."""
+        rate = self._rate
+        after = rate.step(self.lr, divergence)
+        if after != self.lr:
+            self.lr = after
+        self._found_rate = rate.found
 
     def hyperparameters(self) -> dict[str, float]:
         """Return the live attributes for the records, before any schedule."""
@@ -94,6 +165,33 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
         """Sample the policy's actions to store; `epsilon` is ignored."""
         return self.sample(outputs, draws, mask)[0]
+
+    @property
+    def _kinds(self) -> tuple[ActionDistribution, ...]:
+        """The distributions of the actions, in order."""
+        raise NotImplementedError
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """Draw random numbers [*shape, ...] of sampling."""
+        raise NotImplementedError
+
+    def _draws(self, shape: tuple[int, ...]) -> Draws:
+        """Draw the random numbers of one call; persistent noise continues from the last call with as many lanes."""
+        draws = self.draw_exploration(self._exploration, shape)
+        if self.noise_persistence:
+            if self._noise is not None and self._noise.shape == draws[0].shape:
+                draws = (self._persistent(np.stack((self._noise, draws[0])))[1],)
+            self._noise = draws[0]
+        return draws
+
+    def _persistent(self, drawn: np.ndarray) -> np.ndarray:
+        """Return random numbers [T, ..., R], the noise of Box actions with correlation `noise_persistence` over T."""
+        rho, continuous = self.noise_persistence, [kind.is_continuous for kind in self._kinds]
+        if rho and any(continuous):
+            columns = np.repeat(continuous, [int(np.prod(kind.numbers_shape)) for kind in self._kinds])
+            for last, noise in pairwise(drawn):
+                noise[..., columns] = rho * last[..., columns] + math.sqrt(1 - rho * rho) * noise[..., columns]
+        return drawn
 
     def environment_action(self, action: np.ndarray) -> Any:
         """Convert stored actions to the environment's format."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
 
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.building import check_memory, check_network, network_config
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.core.rng import Purpose, seeds
-from agilerl.errors import AlgorithmError, ConfigError, unknown_name
+from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.actors import ACTION_SCALINGS, SharedActorCritic, StochasticActor
+from agilerl.networks.actors import SharedActorCritic, StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
 from agilerl.networks.value_networks import ValueNetwork
@@ -22,23 +23,23 @@ ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.p
 POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # `net_config` keys that the critic ignores
 
 
-def check_policy(agent: RLAlgorithm, action_scaling: str, noise_persistence: float) -> None:
-    """Check that the actions have a distribution, and that units and noise fit them.
-
-    Raises:
-        AlgorithmError: the action space. ConfigError: `action_scaling`.
-    """
+def check_policy(agent: RLAlgorithm, noise_persistence: float) -> None:
+    """Raise AlgorithmError unless the actions have a distribution, and noise that fits them."""
     space = agent.action_space
     try:
         distribution_of(space)
     except ConfigError as error:
         raise AlgorithmError(f"PPO: {error} fix: wrap the environment's actions.") from None
-    if action_scaling not in ACTION_SCALINGS:
-        raise ConfigError(unknown_name("action_scaling", str(action_scaling), ACTION_SCALINGS))
+    check_noise(agent, [space], noise_persistence)
+
+
+def check_noise(agent: EvolvableAlgorithm, spaces: Iterable[Any], noise_persistence: float) -> None:
+    """Raise AlgorithmError if noise persists, or may be mutated to, and no space of the actions is a Box."""
     is_persistent = noise_persistence or "noise_persistence" in agent.hp_config.names()
-    if is_persistent and not isinstance(space, gym.spaces.Box):
+    if is_persistent and not any(isinstance(space, gym.spaces.Box) for space in spaces):
         raise AlgorithmError(
-            f"PPO: noise_persistence is of Box actions, and these are {type(space).__name__}. "
+            f"{agent.algo}: noise_persistence is of Box actions, and these are "
+            f"{', '.join({type(space).__name__ for space in spaces})}. "
             "fix: leave it out, of the ranges of mutation too."
         )
 

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
-
-from agilerl.errors import ConfigError, unknown_name
+from typing import Literal
 
 Schedule = Literal["constant", "linear"]
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-Name = TypeVar("Name", bound=str)
 
 DEFAULT_TARGET_KL = 0.01
 # `AdaptiveRate`: maximum factor of a step during the search, of a later rise, and of all later rises together.
 RATE_STEP, RATE_RISE, RATE_ROOM = 10.0, 1.5, 3.0
 RATE_LIMITS = (1e-6, 1e-2)
-
-
-def check_schedules(*names: Name, known: Sequence[str] = SCHEDULES) -> tuple[Name, ...]:
-    """Return the names unchanged; ConfigError for an unknown schedule."""
-    for name in names:
-        if name not in known:
-            raise ConfigError(unknown_name("schedule", str(name), known))
-    return names
 
 
 def scheduled(value: float, schedule: str, progress: float) -> float:

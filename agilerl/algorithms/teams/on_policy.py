@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
-from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm
+from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp, unpacked
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_gradient import policy_gradient
+from agilerl.algorithms.base.policy_value import check_noise
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import hidden_of, remember
-from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
+from agilerl.algorithms.base.schedules import scheduled
 from agilerl.algorithms.teams import actor_critics
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.algorithms.teams.actor_critics import ADAM_EPS, checked_networks, make_network, make_policy, own_rows
@@ -40,13 +41,13 @@ from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
 from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import as_action
-from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
-from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
+from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.distributions import uniform_action
+from agilerl.networks.distributions import ActionDistribution, uniform_action, with_least
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.ranks import Ranks
 
@@ -55,6 +56,16 @@ NETWORKS = ("actors", "critics")
 
 def _key(agent: str, kind: str, part: str) -> str:
     return f"{agent}:{kind}_{part}"
+
+
+class TeamOptions(OnPolicyOptions, total=False):
+    """Keyword arguments of `IPPO` and `MAPPO`."""
+
+    recurrent: Annotated[bool, hp(published=False)]
+    bptt_sequence_type: Annotated[
+        Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"], published="chunked")
+    ]
+    max_seq_len: Annotated[Count | None, hp(published=None)]
 
 
 class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
@@ -66,11 +77,13 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     """
 
     policies_are_distributions = True
+    later_hyperparameters = frozenset({"clip_schedule"})
     experience = TEAM_ROLLOUTS
     actors = by_group("actors")
     critics = by_group("critics")
     optimizers = actor_optimizers = critic_optimizers = by_group("optimizers")
 
+    @unpacked
     def __init__(
         self,
         observation_spaces: Spaces,
@@ -102,17 +115,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         wrap: bool = True,
         *,
         num_envs: Count = 1,
-        recurrent: Annotated[bool, hp()] = False,
-        bptt_sequence_type: Annotated[
-            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
-        ] = "chunked",
-        max_seq_len: Annotated[Count | None, hp()] = None,
-        clip_value_loss: Annotated[bool, hp()] = True,
-        lr_schedule: Annotated[Schedule, hp()] = "constant",
-        ent_schedule: Annotated[Schedule, hp()] = "constant",
-        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
-        squash_output: Annotated[bool, hp()] = False,
         seed: int | None = None,
+        **options: Unpack[TeamOptions],
     ) -> None:
         super().__init__(
             observation_spaces,
@@ -126,17 +130,16 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             normalize_images,
             seed=seed,
         )
-        self.recurrent, self.max_seq_len = bool(recurrent), max_seq_len
-        self.bptt_sequence_type = sequence_kind(bptt_sequence_type)
+        units = self._take(options)
+        self.bptt_sequence_type = sequence_kind(self.bptt_sequence_type)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
-        self.lr_schedule, self.ent_schedule = check_schedules(lr_schedule, ent_schedule)
         self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
         self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
-        self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
+        self.action_batch_size = action_batch_size
+        check_noise(self, self.possible_action_spaces.values(), self.noise_persistence)
         self._begin()
-        units = {"action_scaling": action_scaling, "squash_output": squash_output}
         self._build(actor_networks, critic_networks, units)
         self.recurrent = any(map(self._hidden_parts, self.grouped_agents))
 
@@ -146,8 +149,6 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         Args:
             units: `action_scaling` and `squash_output` of new policies; `net_config` overrides them.
         """
-        if units["action_scaling"] not in ACTION_SCALINGS:
-            raise ConfigError(unknown_name("action_scaling", str(units["action_scaling"]), ACTION_SCALINGS))
         units = units | {"log_std_init": math.log(self.action_std_init)}
         weight_seeds = iter(
             seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
@@ -195,7 +196,16 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def policies(self) -> TeamPolicies:
         """The distributions that the outputs of all policies parametrise."""
-        return TeamPolicies(self.actions, tuple(policy.distribution for policy in self.agent_policies().values()))
+        kinds, share = {agent: p.distribution for agent, p in self.agent_policies().items()}, self.action_std_min
+        if share:
+            kinds = {
+                agent: with_least(kind, self.possible_action_spaces[agent], share) for agent, kind in kinds.items()
+            }
+        return TeamPolicies(self.actions, tuple(kinds.values()))
+
+    @property
+    def _kinds(self) -> tuple[ActionDistribution, ...]:
+        return self.policies.kinds
 
     @property
     def groups_of_agents(self) -> list[list[int]]:
@@ -220,7 +230,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Draw standard normal numbers for Box components and uniform ones for choices, [*shape, R]."""
-        return (self.policies.draw(rng, shape),)
+        drawn = self.policies.draw(rng, shape)
+        return (self._persistent(drawn) if len(shape) > 1 else drawn,)
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
         """Sample (actions [..., A] to store, their log probabilities [..., M])."""
@@ -308,7 +319,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         hidden = self._checked_hidden(hidden_state, lanes)
         outputs, raw_values, hidden = self._run(rows, lanes, hidden)
         if explores:
-            stored, log_prob = self.sample(outputs, self.draw_exploration(self._exploration, (lanes,)), mask)
+            stored, log_prob = self.sample(outputs, self._draws((lanes,)), mask)
             entropy = policies.evaluate_actions(outputs, stored, mask)[1]
         else:
             stored = self.greedy(outputs, mask)
@@ -513,7 +524,6 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         The reported divergence is the maximum over groups, averaged over ranks.
         """
         hp, losses, policy_losses, divergences = engine.hp, [], [], []
-        flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
         batches = group_batches(self, batch, engine.ranks)
         for group, agents in self.grouped_agents.items():
             rows = batches[group]
@@ -525,6 +535,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
                 value_loss, of_value = clipped_value_loss(value[..., -1], rows.value, rows.returns, clip, rows.weight)
                 of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
             kind = self.policies.kind(agents[0])
+            hp = engine.hp if kind.has_normal else {**engine.hp, "ent_coef": engine.hp["choice_ent_coef"]}
+            flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
             actor_loss, entropy, kl, of_raw = policy_gradient(kind, raw.detach(), rows.action, rows, hp)
             engine.descend_all(f"optimizers.{group}", [raw, value], [of_raw, of_value], hp["max_grad_norm"], rows.live)
             losses.append(actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy)
@@ -544,8 +556,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return torch.stack([by_agent[agent] for agent in self.agent_ids], -1)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        entropy = scheduled(self.ent_coef, self.ent_schedule, self.progress)
-        return {**super().update_hyperparameters(), "ent_coef": entropy}
+        of_choices = scheduled(self.ent_coef, self.ent_schedule, self.progress)  # `action_ent_steps` is of Box actions
+        return {**super().update_hyperparameters(), "choice_ent_coef": of_choices}
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len

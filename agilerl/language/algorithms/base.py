@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import Experience
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup, follow
-from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
+from agilerl.algorithms.base.schedules import Schedule, scheduled
 from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.core.files import put_files
 from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.core.signatures import also_takes, construct
 from agilerl.engine.protocol import UpdateResult
-from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError, warn_once
+from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError, unknown_name, warn_once
 from agilerl.language.algorithms.batches import TextBatch
 from agilerl.language.algorithms.scoring import scores_by_item
 from agilerl.language.base import BaseModel, load_base
@@ -95,7 +95,9 @@ class LLMAlgorithm(EvolvableAlgorithm):
         if rollout_backend not in (*BACKENDS, "vllm"):
             raise ConfigError(f"rollout_backend must be one of {[*BACKENDS, 'vllm']}; got {rollout_backend!r}.")
         self.micro_batch_size, self.rollout_backend = micro_batch_size, rollout_backend
-        (self.lr_schedule,), self.progress = check_schedules(lr_schedule), 0.0
+        if lr_schedule not in get_args(Schedule):
+            raise ConfigError(unknown_name("schedule", str(lr_schedule), get_args(Schedule)))
+        self.lr_schedule, self.progress = lr_schedule, 0.0
         self.actor = self._policy(actor_network, model_name, tokenizer, lora_config)
         if pad_token is not None:
             pad_token_id = self.base.tokenizer.convert_tokens_to_ids(pad_token)

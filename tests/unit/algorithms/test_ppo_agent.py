@@ -98,7 +98,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"clip_coef": 0}, "clip_coef must be above 0"),
     ({"max_grad_norm": -1}, "max_grad_norm must be above 0"),
     ({"target_kl": 0}, "target_kl must be above 0"),
-    ({"lr_schedule": "cosin"}, "unknown schedule 'cosin'"),
+    ({"lr_schedule": "cosin"}, "unknown lr_schedule 'cosin'"),
     ({"bptt_sequence_type": "chunk"}, "unknown bptt_sequence_type 'chunk'. Did you mean 'chunked'"),
     ({"recurrent": True, "max_seq_len": 0, "net_config": LSTM}, "max_seq_len must be an integer of at least 1"),
 ]

@@ -430,5 +430,5 @@ def test_schedules_bring_the_learning_rate_and_the_weight_of_entropy_to_zero_ove
         found = team.update_hyperparameters()
         assert (found["lr"], found["ent_coef"]) == pytest.approx((lr, ent_coef))
         assert (other.update_hyperparameters()["lr"], other.update_hyperparameters()["ent_coef"]) == (1e-2, 0.1)
-    with pytest.raises(ConfigError, match=r"unknown schedule 'linaer'. Did you mean 'linear'"):
+    with pytest.raises(ConfigError, match=r"unknown lr_schedule 'linaer'. Did you mean 'linear'"):
         population(IPPO, 1, lr_schedule="linaer")
