@@ -56,12 +56,10 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         self._check_idle("call")
-        attributes = [getattr(env, name) for env in self.lanes.envs]
-        return tuple(value(*args, **kwargs) if callable(value) else value for value in attributes)
+        return self.lanes.call(name, *args, **kwargs)
 
     def _set(self, name: str, values: list[Any]) -> None:
-        for env, value in zip(self.lanes.envs, values, strict=True):
-            setattr(env, name, value)
+        self.lanes.set_attr(name, values)
 
     def close(self) -> None:
         self._pending = None
