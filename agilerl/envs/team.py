@@ -17,7 +17,7 @@ from agilerl.core.tree import count_rows, leaves, map_leaves
 from agilerl.envs.lanes import name_of as class_of
 from agilerl.envs.protocol import AGENTS, DEFINED, PRESENT, STATE, TeamObservations
 from agilerl.envs.returned import short
-from agilerl.errors import EnvError
+from agilerl.errors import EnvError, ShapeError
 
 MASKED = ("observation", "action_mask")  # keys of an observation of PettingZoo's board games
 
@@ -86,6 +86,14 @@ class Team:
             if agent in actions:
                 joined[:, span] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)
         return joined
+
+    def check_rows(self, actions: np.ndarray, lanes: int) -> None:
+        """Raise ShapeError unless the actions are one row of `join` per lane."""
+        if actions.shape != (lanes, self.width):
+            raise ShapeError(
+                f"actions of a team must be one row of numbers per lane: expected {(lanes, self.width)}, got "
+                f"{actions.shape}. fix: Team.join(actions by agent)."
+            )
 
     def join_decided(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Join actions in which NaN marks agents that do not act; their columns are 0."""

@@ -24,7 +24,7 @@ from agilerl.envs.observed_masks import split_mask
 from agilerl.envs.protocol import AGENTS, DEFINED, PRESENT, STATE, StepBatch, TeamStep
 from agilerl.envs.returned import as_info, by_agent, short, step_values
 from agilerl.envs.team import MASKED, is_masked, name_of, nothing, space_of, team_of
-from agilerl.errors import EnvError, ShapeError, unknown_name
+from agilerl.errors import EnvError, unknown_name
 
 STEP_PARTS = ("observations", "rewards", "terminations", "truncations")
 ALL_DICTS = [dict] * 5
@@ -104,7 +104,7 @@ class TeamLanes(LocalLanes):
         self._takes_turns = [isinstance(foreign.unlimited(env), turns) for env in self.envs]
 
     def _reset_lanes(self, seeds: list[int] | None) -> tuple[Any, dict[str, Any]]:
-        obs = self._nothing()
+        obs = nothing(self.single_observation_space, self.num_lanes)
         self._info.clear()
         for lane in range(self.num_lanes):
             self._begin(obs, lane, None if seeds is None else seeds[lane])
@@ -114,12 +114,7 @@ class TeamLanes(LocalLanes):
 
     def _step_lanes(self, actions: np.ndarray, active: np.ndarray | None) -> StepBatch:
         actions = np.asarray(actions)
-        expected = self.num_lanes, self.team.width
-        if actions.shape != expected:
-            raise ShapeError(
-                f"actions of a team must be one row of numbers per lane: expected {expected}, got {actions.shape}. "
-                "fix: Team.join(actions by agent)."
-            )
+        self.team.check_rows(actions, self.num_lanes)
         lanes, players = self.num_lanes, self._players
         mask = np.ones(lanes, bool) if active is None else np.array(active, bool)
         acted = self.last_obs[PRESENT].astype(bool) & mask[:, None]
@@ -231,10 +226,6 @@ class TeamLanes(LocalLanes):
         return player.contract.error(
             lane, f"gave {name} without {player.key!r}, which acted; expected one for each agent that acts"
         )
-
-    def _nothing(self) -> Any:
-        """Return an observation of all lanes with all agents absent."""
-        return nothing(self.single_observation_space, self.num_lanes)
 
     def _begin(self, obs: Any, lane: int, seed: int | None) -> None:
         where, (agent_obs, infos) = f"{self.name}, lane {lane}", self._reset_env(lane, seed)
