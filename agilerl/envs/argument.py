@@ -19,7 +19,7 @@ from agilerl.envs.generators import isolated
 from agilerl.envs.returned import short
 from agilerl.envs.team import name_of, team_of
 from agilerl.envs.team_ids import maker
-from agilerl.envs.team_vector_env import PettingZooVecEnv
+from agilerl.envs.team_vector import PettingZooVecEnv
 from agilerl.envs.vector import HealingVectEnv
 from agilerl.errors import AgileRLError, EnvError
 

@@ -15,9 +15,10 @@ import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -32,16 +33,15 @@ from agilerl.core import tree as trees
 from agilerl.core.safe_path import as_before, end_group_with_parent, kill_group, without_working_folder
 from agilerl.core.spaces import nested
 from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, Construction, constructing, reseed
-from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds
+from agilerl.envs.lanes import UNMARKED, EnvFactory, LaneInfo, SyncLanes, check_seeds
 from agilerl.envs.limits import time_limit
 from agilerl.envs.masks import FINAL_MASK, MASK
-from agilerl.envs.protocol import DEFINED, StepBatch, TeamStep
+from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
 
 START_S = 60.0  # per environment of a new worker, whose first answer may wait for imports of a simulator
 CLOSE_S = 2.0
 LOOK_S = 0.5  # polling interval for processes whose pipe a simulator's process has inherited and keeps open
-UNMARKED = {MASK: True, DEFINED: np.nan}  # rows of infos [L, ...] whose environment sets nothing: all actions are legal
 CONNECTIONS: weakref.WeakSet[Connection] = weakref.WeakSet()  # parent's ends of all pipes; forks inherit them
 
 
@@ -207,7 +207,7 @@ class HealingLanes:
             multiprocessing.get_context(), self.single_observation_space, self.num_lanes, self.team
         )
         self._obs, self._final, self._reward, self._flags, *self._team_rows = self._memory.arrays()
-        self._marks: dict[str, np.ndarray] = {}  # action masks and environment-defined actions [L, ...]
+        self._info = LaneInfo(self.num_lanes)
         self._is_reset = False
         count = min(self.num_lanes, num_workers or min(4, os.cpu_count() or 1))
         edges = np.linspace(0, self.num_lanes, count + 1).astype(int)
@@ -237,7 +237,7 @@ class HealingLanes:
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
-        self._marks = {}
+        self._info.clear()
         self.start()
         for worker in self.workers:
             if numbers is not None:
@@ -245,9 +245,9 @@ class HealingLanes:
         infos, failed = self._begin(self.workers, is_seeded=numbers is not None)
         for fault in failed:
             infos[fault.worker] = self._heal(fault)
-        self._update_marks(infos)
+        self._update_info(infos)
         self._is_reset = True
-        return trees.copy(self._obs), trees.copy(self._marks)
+        return trees.copy(self._obs), self._info.copies()
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is set if a worker was replaced."""
@@ -296,8 +296,8 @@ class HealingLanes:
             reward[rows], terminated[rows], truncated[rows] = 0.0, False, mask[rows]
             mask[rows], healed[rows] = False, True
         final = trees.choose(healed, before, final) if failed else final
-        self._update_marks(infos)
-        info = {**trees.copy(self._marks), **final_masks, **({"healed": healed.copy()} if failed else {})}
+        self._update_info(infos)
+        info = {**self._info.copies(), **final_masks, **({"healed": healed.copy()} if failed else {})}
         team, replaced = self._team_step(mask), healed if failed else None
         return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info, team, replaced)
 
@@ -324,13 +324,11 @@ class HealingLanes:
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Get attribute `name` of every environment, or call it if it is a method; lane by lane."""
-        return tuple(
-            value for values in self.apply(partial(_call, name, args, kwargs), f"{name}()") for value in values
-        )
+        return tuple(chain.from_iterable(self.apply(methodcaller("call", name, *args, **kwargs), f"{name}()")))
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set attribute `name` of every environment to its value in `values` [L]."""
-        jobs = [partial(_set, name, list(values[worker.lanes])) for worker in self.workers]
+        jobs = [methodcaller("set_attr", name, list(values[worker.lanes])) for worker in self.workers]
         self._apply(jobs, f"set_attr({name!r})")
 
     def apply(self, function: Callable[[Any], Any], what: str = "", workers: int | None = None) -> list[Any]:
@@ -358,19 +356,18 @@ class HealingLanes:
 
     # -- infos ---------------------------------------------------------------------------------------------------------
 
-    def _update_marks(self, infos: dict[int, dict[str, Any]]) -> None:
-        """Store the rows of the workers that answered; those without a value are `UNMARKED`."""
+    def _update_info(self, infos: dict[int, dict[str, Any]]) -> None:
         for number, info in infos.items():
-            for key, unmarked in UNMARKED.items():
-                if key in info and key not in self._marks:
-                    self._marks[key] = np.full((self.num_lanes, info[key].shape[1]), unmarked)
-                if key in self._marks:
-                    self._marks[key][self.workers[number].lanes] = info.get(key, unmarked)
+            lanes = self.workers[number].lanes
+            self._info.unmark(lanes)
+            for key in UNMARKED:
+                if key in info:
+                    self._info.write(key, lanes, info[key], info[key].shape[1])
 
     def _final_masks(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        if MASK not in self._marks or not any(FINAL_MASK in info for info in infos.values()):
+        if MASK not in self._info or not any(FINAL_MASK in info for info in infos.values()):
             return {}
-        masks = self._marks[MASK].copy()
+        masks = self._info[MASK].copy()
         for number, info in infos.items():
             if MASK in info:
                 masks[self.workers[number].lanes] = info.get(FINAL_MASK, info[MASK])
@@ -652,16 +649,6 @@ def _apply(lanes: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
     result = function(lanes)
     ForkingPickler.dumps(result)  # pickle here, so that errors are raised in this call
     return {"result": result}
-
-
-def _call(name: str, args: Sequence[Any], kwargs: dict[str, Any], lanes: Any) -> list[Any]:
-    attributes = [getattr(env, name) for env in lanes.envs]
-    return [value(*args, **kwargs) if callable(value) else value for value in attributes]
-
-
-def _set(name: str, values: Sequence[Any], lanes: Any) -> None:
-    for env, value in zip(lanes.envs, values, strict=True):
-        setattr(env, name, value)
 
 
 def _copy(into: Any, rows: slice, batch: Any) -> None:

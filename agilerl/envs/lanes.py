@@ -20,7 +20,7 @@ from agilerl.core import tree as trees
 from agilerl.core.spaces import nested
 from agilerl.envs.generators import LaneGenerators, construct
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, translation, warn_of_misnamed
-from agilerl.envs.protocol import StepBatch
+from agilerl.envs.protocol import DEFINED, StepBatch
 from agilerl.envs.readable import readable
 from agilerl.envs.returned import HEAL as HEAL
 from agilerl.envs.returned import as_info, is_flag, numbers, reset_values, step_values, unpacking_hint
@@ -29,6 +29,7 @@ from agilerl.errors import AgileRLError, EnvError, ShapeError, warn_once
 
 EnvFactory = Callable[[], Any]
 
+UNMARKED = {MASK: True, DEFINED: np.nan}  # rows of lanes that give nothing: all actions are legal, none is defined
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
 # Gymnasium wrappers whose running statistics are stored neither in checkpoints nor in policies.
@@ -42,28 +43,123 @@ STATISTICS = {
 }
 
 
-class SyncLanes:
+class LaneInfo(dict[str, np.ndarray]):
+    """Action masks and environment-defined actions of L lanes, each [L, ...]; absent until a lane gives one."""
+
+    def __init__(self, num_lanes: int) -> None:
+        super().__init__()
+        self.num_lanes = num_lanes
+
+    def write(self, key: str, rows: Any, values: np.ndarray, width: int) -> None:
+        """Write values to rows, or parts of them, of the array [L, `width`]."""
+        if key not in self:
+            self[key] = np.full((self.num_lanes, width), UNMARKED[key])
+        self[key][rows] = values
+
+    def unmark(self, rows: Any) -> None:
+        """Reset rows."""
+        for key, values in self.items():
+            values[rows] = UNMARKED[key]
+
+    def copies(self) -> dict[str, np.ndarray]:
+        """Return copies of the arrays."""
+        return {key: values.copy() for key, values in self.items()}
+
+    def after_reset(self, before: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return copies, and the masks of the final observations: those in `before`, the copies before the reset."""
+        info = self.copies()
+        if MASK in info:  # an environment may give masks only at the start of an episode
+            info[FINAL_MASK] = before[MASK] if MASK in before else np.ones_like(info[MASK])
+        return info
+
+
+class LocalLanes:
+    """L environments of this process, stepped sequentially: of single agents (`SyncLanes`), or of teams (`TeamLanes`).
+
+    An environment that raises is an `EnvError` with its name and lane (`failure`). Draws from global generators follow
+    a lane's seeds (`LaneGenerators`).
+
+    Args:
+        factories: one callable per lane, each returning a fresh environment.
+        reset_ended: False leaves an ended lane unchanged: `obs` stays the final one and the lane must idle until the
+            next `reset`. For evaluation, where an unused reset can cost as much as ten steps.
+    """
+
+    name: str
+    generators: LaneGenerators
+    is_team = False
+    last_obs: Any = None
+
+    def __init__(self, factories: Sequence[EnvFactory], *, reset_ended: bool = True) -> None:
+        if not factories:
+            raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
+        self.envs = construct(factories)
+        self.num_lanes, self.reset_ended = len(self.envs), reset_ended
+        self._info = LaneInfo(self.num_lanes)
+
+    def _reset_lanes(self, seeds: list[int] | None) -> tuple[Any, dict[str, Any]]:
+        """Reset all lanes: obs [L, ...] and info."""
+        raise NotImplementedError
+
+    def _step_lanes(self, actions: Any, active: np.ndarray | None) -> StepBatch:
+        """Step all lanes, or those in `active` [L]."""
+        raise NotImplementedError
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
+        numbers, self.last_obs = check_seeds(seeds, self.num_lanes), None
+        return self.generators.reset(numbers, partial(self._reset_lanes, numbers))
+
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested like their space, or one per lane; of
+        teams one row each, see `Team.join`, which is ignored for absent agents."""
+        if self.last_obs is None:
+            raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
+        if not self.generators.are_exchanged:
+            return self._step_lanes(actions, active)
+        return self.generators.step(partial(self._step_lanes, actions, active))
+
+    def _reset_env(self, lane: int, seed: int | None) -> tuple[Any, Mapping[str, Any]]:
+        """Reset the environment of one lane: its observation, unchecked, and info."""
+        where = f"{self.name}, lane {lane}"
+        try:
+            result = self.generators.call(lane, self.envs[lane].reset, **({} if seed is None else {"seed": seed}))
+        except (Exception, SystemExit) as error:
+            raise failure(error, f"{where}: reset()") from error
+        obs, info = reset_values(result, where, is_team=self.is_team)
+        return obs, {} if info is None else info
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Get attribute `name` of every environment, or call it if it is a method; lane by lane."""
+        attributes = [getattr(env, name) for env in self.envs]
+        return tuple(value(*args, **kwargs) if callable(value) else value for value in attributes)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set attribute `name` of every environment to its value in `values` [L]."""
+        for env, value in zip(self.envs, values, strict=True):
+            setattr(env, name, value)
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+class SyncLanes(LocalLanes):
     """L independent environments; each lane's episodes depend only on its seed and actions.
 
     An ended lane is reset immediately (the true final observation is in `final_obs`), so every row with mask True is a
-    transition. Idle lanes cost nothing. Draws from global generators follow a lane's seeds too (`LaneGenerators`).
+    transition. Idle lanes cost nothing.
 
-    Results are checked first: if an environment raises, or returns anything but finite numbers of its space's shape and
-    kind, an `EnvError` names environment, lane and value (`Contract`).
+    Results are checked first: if an environment returns anything but finite numbers of its space's shape and kind, an
+    `EnvError` names environment, lane and value (`Contract`).
 
-    Args:
-        factories: one callable per lane, each returning a fresh Gymnasium environment.
-        reset_ended: False leaves an ended lane unchanged: `obs` stays the final one and the lane must idle until the
-            next `reset`. For evaluation, where an unused reset can cost as much as ten steps.
+    Args: see `LocalLanes`; the environments are Gymnasium's.
     """
 
     backend = "lanes"
 
     def __init__(self, factories: Sequence[EnvFactory], *, reset_ended: bool = True) -> None:
-        if not factories:
-            raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
-        self.envs = [readable(env) for env in construct(factories)]
-        self.num_lanes, self.reset_ended = len(self.envs), reset_ended
+        super().__init__(factories, reset_ended=reset_ended)
+        self.envs = list(map(readable, self.envs))
         self.single_observation_space, self.single_action_space = spaces_in(self.envs[0], is_required=False)
         self._steps = [env.step for env in self.envs]
         is_gymnasiums = all(_is_gymnasiums_own(env) for env in self.envs)
@@ -74,22 +170,16 @@ class SyncLanes:
         self.name = name_of(self.envs[0])
         warn_of_statistics(self.envs[0])
         self._contract: Contract | None = None  # created at the first reset: without a space it defines the shapes
-        self.last_obs: Any = None
         self._masks = ActionMasks(self.single_action_space, self.name)
         self._translations = [translation(env) for env in self.envs]
         self._mask_methods = [mask_method(env) for env in self.envs] if self._masks.width else []
         self._tells_masks = any(self._mask_methods)
-        self._action_masks: np.ndarray | None = None
 
-    def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        numbers = check_seeds(seeds, self.num_lanes)
-        return self.generators.reset(numbers, partial(self._reset_lanes, numbers))
-
-    def _reset_lanes(self, numbers: list[int] | None) -> tuple[np.ndarray, dict[str, Any]]:
-        self._action_masks, self.last_obs = None, None
+    def _reset_lanes(self, seeds: list[int] | None) -> tuple[Any, dict[str, Any]]:
+        self._info.clear()
         rows, masks = [], {}
         for lane in range(self.num_lanes):
-            obs, info = self._reset_lane(lane, numbers[lane] if numbers is not None else None)
+            obs, info = self._reset_lane(lane, None if seeds is None else seeds[lane])
             rows.append(obs)
             if MASK in info or self._tells_masks:
                 masks[lane] = self._mask_of(lane, info)
@@ -99,7 +189,7 @@ class SyncLanes:
         obs = trees.stack(self.single_observation_space, rows)
         self._checked(obs).finite(obs, call="reset()")
         self.last_obs = obs
-        return trees.copy(self.last_obs), self._info()
+        return trees.copy(self.last_obs), self._info.copies()
 
     def resume(self, obs: Any) -> None:
         """Continue from other lanes over these environments; `obs` [L, ...] are the last observations."""
@@ -111,24 +201,11 @@ class SyncLanes:
             self._contract = Contract(self.single_observation_space, self.name, like)
         return self._contract
 
-    def _reset_lane(self, lane: int, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+    def _reset_lane(self, lane: int, seed: int | None = None) -> tuple[Any, Mapping[str, Any]]:
         """Reset one lane and check its observation."""
-        try:
-            result = self.generators.call(lane, self.envs[lane].reset, **({} if seed is None else {"seed": seed}))
-        except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.name}, lane {lane}: reset()") from error
-        obs, info = reset_values(result, f"{self.name}, lane {lane}")
-        info = {} if info is None else info
+        obs, info = self._reset_env(lane, seed)
         has_contract = self._contract is not None or self.single_observation_space is not None
         return (self._checked().row(obs, lane, "reset()") if has_contract else obs), info
-
-    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested like their space, or one per lane."""
-        if self.last_obs is None:
-            raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
-        if not self.generators.are_exchanged:
-            return self._step_lanes(actions, active)
-        return self.generators.step(partial(self._step_lanes, actions, active))
 
     def _step_lanes(self, actions: Any, active: np.ndarray | None) -> StepBatch:
         actions = by_lane(self.single_action_space, actions)
@@ -143,23 +220,20 @@ class SyncLanes:
         self._keep_masks(masks, stepped, terminated | truncated)
         contract.finite(obs)
         contract.finite_rewards(reward)
-        final_obs: Any = obs
-        final_info: dict[str, Any] = {}
+        final_obs, info = obs, self._info.copies()
         if done_lanes and self.reset_ended:
             obs = trees.copy(obs)
-            final_masks, masks = self._action_masks, {}
+            masks = {}
             for lane in done_lanes:
-                row, info = self._reset_lane(lane)
+                row, lane_info = self._reset_lane(lane)
                 trees.put(obs, lane, row)
-                if MASK in info or self._tells_masks:
-                    masks[lane] = self._mask_of(lane, info)
+                if MASK in lane_info or self._tells_masks:
+                    masks[lane] = self._mask_of(lane, lane_info)
             self._keep_masks(masks, done_lanes, None)
-            if self._action_masks is not None:  # an environment may give masks only at the start of an episode
-                final_info = {FINAL_MASK: np.ones_like(self._action_masks) if final_masks is None else final_masks}
+            info = self._info.after_reset(info)
             contract.finite(obs, call="reset()")
         self.last_obs = obs
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
-        info = {**self._info(), **final_info}
         return StepBatch(trees.copy(obs), reward, terminated, truncated, final_obs, mask, info)
 
     def _step_envs(
@@ -206,7 +280,7 @@ class SyncLanes:
                 masks[lane] = self._mask_of(lane, info)
         return done_lanes, masks
 
-    def _mask_of(self, lane: int, info: dict[str, Any]) -> Any:
+    def _mask_of(self, lane: int, info: Mapping[str, Any]) -> Any:
         """Return one environment's action mask: from its info, else from `action_masks()`; None allows everything."""
         method = self._mask_methods[lane] if self._tells_masks else None
         if MASK in info or method is None:
@@ -223,30 +297,14 @@ class SyncLanes:
         Args:
             lane_masks: masks by lane. is_over: [L] bool, lanes whose episode has ended.
         """
-        if not self._masks.width:
-            if lane_masks:
-                self._masks.of({MASK: True}, self.num_lanes)  # warns that they are ignored
-            return
-        if self._action_masks is None:
-            if not lane_masks:
-                return
-            masks = np.ones((self.num_lanes, self._masks.width), bool)
-        else:
-            masks = self._action_masks.copy()
-            masks[lanes] = True
-        if lane_masks:
-            over = None if is_over is None else is_over[list(lane_masks)]
-            masks[list(lane_masks)] = self._masks.rows(
-                list(lane_masks.values()), f"info[{MASK!r}]", list(lane_masks), over
-            )
-        self._action_masks = masks
-
-    def _info(self) -> dict[str, Any]:
-        return {} if self._action_masks is None else {MASK: self._action_masks.copy()}
-
-    def close(self) -> None:
-        for env in self.envs:
-            env.close()
+        self._info.unmark(lanes)
+        if lane_masks and not self._masks.width:
+            self._masks.of({MASK: True}, self.num_lanes)  # warns that they are ignored
+        elif lane_masks:
+            numbers = list(lane_masks)
+            over = None if is_over is None else is_over[numbers]
+            rows = self._masks.rows(list(lane_masks.values()), f"info[{MASK!r}]", numbers, over)
+            self._info.write(MASK, numbers, rows, self._masks.width)
 
 
 def by_lane(space: Space[Any], actions: Any) -> Any:

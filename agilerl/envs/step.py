@@ -13,7 +13,6 @@ from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.team import is_parallel, team_of
-from agilerl.envs.team_vector import PettingZooVecEnv
 from agilerl.envs.teams import TeamLanes
 from agilerl.envs.vector import Replicable
 from agilerl.errors import EnvError
@@ -37,7 +36,7 @@ def as_lanes(env: Any) -> Lanes:
     if isinstance(env, type):
         raise EnvError(f"{env.__name__} is a class, and no environment of it has been made. fix: {env.__name__}(...).")
     check_lookup(env)
-    if isinstance(env, Replicable | PettingZooVecEnv):
+    if isinstance(env, Replicable):
         return env.replicate(1)
     if hasattr(env, "num_lanes"):
         lanes: Lanes = env

@@ -17,7 +17,7 @@ from agilerl.core.tree import count_rows, leaves, map_leaves
 from agilerl.envs.lanes import name_of as class_of
 from agilerl.envs.protocol import AGENTS, DEFINED, PRESENT, STATE, TeamObservations
 from agilerl.envs.returned import short
-from agilerl.errors import EnvError
+from agilerl.errors import EnvError, ShapeError
 
 MASKED = ("observation", "action_mask")  # keys of an observation of PettingZoo's board games
 
@@ -87,16 +87,32 @@ class Team:
                 joined[:, span] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)
         return joined
 
+    def check_rows(self, actions: np.ndarray, lanes: int) -> None:
+        """Raise ShapeError unless the actions are one row of `join` per lane."""
+        if actions.shape != (lanes, self.width):
+            raise ShapeError(
+                f"actions of a team must be one row of numbers per lane: expected {(lanes, self.width)}, got "
+                f"{actions.shape}. fix: Team.join(actions by agent)."
+            )
+
     def join_decided(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Join actions in which NaN marks agents that do not act; their columns are 0."""
         joined: np.ndarray = np.nan_to_num(self.join(actions))
         return joined
 
-    def by_agent(self, obs: Any) -> TeamObservations:
-        """Return observations of lanes by agent, with the presence of agents."""
-        is_present = np.asarray(obs[PRESENT]).astype(bool)
-        present = {a: is_present[:, k] for k, a in enumerate(self.agents)}
-        return TeamObservations({a: obs[AGENTS][a] for a in self.agents}, present, state=obs.get(STATE))
+    def by_agent(self, obs: Any, final: Any = None, acted: np.ndarray | None = None) -> TeamObservations:
+        """Return observations of lanes by agent, with the presence of agents; see `TeamObservations`."""
+
+        def flags(values: Any) -> dict[str, np.ndarray]:
+            columns = np.asarray(values).astype(bool)
+            return {agent: columns[:, k] for k, agent in enumerate(self.agents)}
+
+        rows, final_rows = (
+            None if part is None else {agent: part[AGENTS][agent] for agent in self.agents} for part in (obs, final)
+        )
+        final_present = None if final is None else flags(final[PRESENT])
+        has_acted = None if acted is None else flags(acted)
+        return TeamObservations(rows or {}, flags(obs[PRESENT]), final_rows, final_present, has_acted, obs.get(STATE))
 
     def infos(self, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
         """Return infos of lanes by agent: presence, masks of legal actions, actions decided by the environment."""
@@ -106,8 +122,8 @@ class Team:
             columns = self.mask_columns[agent]
             if mask is not None and columns.stop > columns.start:
                 infos[agent]["action_mask"] = mask[:, columns]
-            if DEFINED in info:
-                decided = info[DEFINED][:, self.columns[agent]]
+            decided = info[DEFINED][:, self.columns[agent]] if DEFINED in info else None
+            if decided is not None and not np.isnan(decided).all():
                 infos[agent][DEFINED] = decided.reshape(len(present), *(self.action_spaces[agent].shape or ()))
         return infos
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,34 +17,35 @@ from gymnasium import Space
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.spaces import mask_width
-from agilerl.envs.generators import LaneGenerators, construct
-from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
-from agilerl.envs.masks import MISNAMED, warn_of_misnamed
+from agilerl.envs.generators import LaneGenerators
+from agilerl.envs.lanes import Contract, LocalLanes, by_lane, failure
+from agilerl.envs.masks import MASK, MISNAMED, ActionMasks, warn_of_misnamed
 from agilerl.envs.observed_masks import split_mask
-from agilerl.envs.protocol import AGENTS, PRESENT, STATE, StepBatch, TeamStep
-from agilerl.envs.returned import as_info, by_agent, reset_values, short, step_values
+from agilerl.envs.protocol import AGENTS, DEFINED, PRESENT, STATE, StepBatch, TeamStep
+from agilerl.envs.returned import as_info, by_agent, short, step_values
 from agilerl.envs.team import MASKED, is_masked, name_of, nothing, space_of, team_of
-from agilerl.envs.team_infos import TeamInfo
-from agilerl.errors import EnvError, ShapeError, unknown_name
+from agilerl.errors import EnvError, unknown_name
 
 STEP_PARTS = ("observations", "rewards", "terminations", "truncations")
 ALL_DICTS = [dict] * 5
 ALL = "__all__"  # key that ends all agents at once
+WHOSE_TURN = "observe the agent when it can act, or let infos[agent]['active_agent'] say whose turn it is"
 
 
 @dataclass(frozen=True, slots=True)
 class _Player:
-    """Data of the lanes about one agent: its id as a string and in the environment, its index among the agents, and the
-    checks on its observations."""
+    """Data of the lanes about one agent: its id as a string and in the environment, its index among the agents, the
+    checks on its observations, and the reader of its masks."""
 
     agent: str
     key: Any
     number: int
     contract: Contract
+    masks: ActionMasks
     is_masked: bool
 
 
-class TeamLanes:
+class TeamLanes(LocalLanes):
     """L multi-agent environments stepped sequentially in this process; a lane's episodes depend only on its seed and
     actions.
 
@@ -76,65 +76,49 @@ class TeamLanes:
         EnvError: invalid environment result; names environment, agent and lane.
     """
 
-    backend = "teams"
+    backend, is_team = "teams", True
 
     def __init__(
         self, factories: Sequence[Callable[[], Any]], *, reset_ended: bool = True, with_state: bool = False
     ) -> None:
-        if not factories:
-            raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
-        self.envs = construct(factories)
-        self.num_lanes, self.reset_ended = len(self.envs), reset_ended
+        super().__init__(factories, reset_ended=reset_ended)
         self.generators = LaneGenerators(self.num_lanes)
         self.team = team_of(self.envs[0], with_state=with_state)
         self.name = name_of(self.envs[0])
         self.single_observation_space: Space[Any] = self.team.observation_space
         self.single_action_space: Space[Any] = self.team.action_space
+        self._mask_width = mask_width(self.single_action_space)
         observation_spaces, team, first = self.team.observation_spaces, self.team, self.envs[0]
-        contracts = {agent: Contract(observation_spaces[agent], f"{self.name}, agent {agent}") for agent in team.agents}
-        self._players = [
-            _Player(agent, key, number, contracts[agent], is_masked(space_of(first, "observation_space", key)))
-            for number, (agent, key) in enumerate((agent, team.key_of(agent)) for agent in team.agents)
-        ]
+        self._players = []
+        for number, agent in enumerate(team.agents):
+            key, name = team.key_of(agent), f"{self.name}, agent {agent}"
+            masks = ActionMasks(team.action_spaces[agent], name, nothing_legal=WHOSE_TURN, fills=False)
+            has_mask = is_masked(space_of(first, "observation_space", key))
+            self._players.append(
+                _Player(agent, key, number, Contract(observation_spaces[agent], name), masks, has_mask)
+            )
         self._shown_state = None if team.state_space is None else Contract(team.state_space, f"{self.name}, state()")
         self._nobody = {agent: trees.take(nothing(observation_spaces[agent], 1), 0) for agent in team.agents}
-        self._said = TeamInfo(team, self.num_lanes, self.name)
         conversions = sys.modules.get("pettingzoo.utils.conversions")
         turns = foreign.turn_based(conversions)
         self._takes_turns = [isinstance(foreign.unlimited(env), turns) for env in self.envs]
-        self.last_obs: Any = None
 
-    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
-        numbers = check_seeds(seeds, self.num_lanes)
-        return self.generators.reset(numbers, partial(self._reset_lanes, numbers))
-
-    def _reset_lanes(self, numbers: list[int] | None) -> tuple[Any, dict[str, Any]]:
-        obs = self._nothing()
-        self._said.forget()
+    def _reset_lanes(self, seeds: list[int] | None) -> tuple[Any, dict[str, Any]]:
+        obs = nothing(self.single_observation_space, self.num_lanes)
+        self._info.clear()
         for lane in range(self.num_lanes):
-            self._begin(obs, lane, None if numbers is None else numbers[lane])
+            self._begin(obs, lane, None if seeds is None else seeds[lane])
         self._finite(obs, "reset()")
         self.last_obs = obs
-        return trees.copy(obs), self._said.info()
-
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; `actions` [L, A] in the format of `Team.join`, ignored for absent agents."""
-        if self.last_obs is None:
-            raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
-        return self.generators.step(partial(self._step_lanes, actions, active))
+        return trees.copy(obs), self._info.copies()
 
     def _step_lanes(self, actions: np.ndarray, active: np.ndarray | None) -> StepBatch:
         actions = np.asarray(actions)
-        expected = self.num_lanes, self.team.width
-        if actions.shape != expected:
-            raise ShapeError(
-                f"actions of a team must be one row of numbers per lane: expected {expected}, got {actions.shape}. "
-                "fix: Team.join(actions by agent)."
-            )
+        self.team.check_rows(actions, self.num_lanes)
         lanes, players = self.num_lanes, self._players
         mask = np.ones(lanes, bool) if active is None else np.array(active, bool)
         acted = self.last_obs[PRESENT].astype(bool) & mask[:, None]
-        defined = self._said.decided(acted)
+        defined = self._decided(acted)
         if defined is not None:
             actions = np.where(np.isnan(defined), actions, defined)
         action_spaces = self.team.action_spaces
@@ -186,16 +170,14 @@ class TeamLanes:
             raise players[number].contract.error(
                 lane, f"gave the reward {reward[lane, number]}; expected a finite number"
             )
-        final, info = obs, self._said.info() if not has_left else {}
+        final, info = obs, self._info.copies()
         if has_left:
-            if self._said.masks is not None:
-                info["final_action_mask"] = self._said.masks.copy()
             obs = trees.copy(obs)
             self._leave(obs, (terminated | truncated) & ~over[:, None])
             for lane in np.flatnonzero(over).tolist() if self.reset_ended else ():
                 self._begin(obs, lane, None)
             self._finite(obs, "reset()")
-            info |= self._said.info()
+            info = self._info.after_reset(info)
         self.last_obs = obs
         is_cut = over & truncated.any(1)
         team = TeamStep(reward, terminated, truncated, acted, defined)
@@ -245,23 +227,14 @@ class TeamLanes:
             lane, f"gave {name} without {player.key!r}, which acted; expected one for each agent that acts"
         )
 
-    def _nothing(self) -> Any:
-        """Return an observation of all lanes with all agents absent."""
-        return nothing(self.single_observation_space, self.num_lanes)
-
     def _begin(self, obs: Any, lane: int, seed: int | None) -> None:
-        try:
-            result = self.generators.call(lane, self.envs[lane].reset, **({} if seed is None else {"seed": seed}))
-        except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.name}, lane {lane}: reset()") from error
-        where = f"{self.name}, lane {lane}"
+        where, (agent_obs, infos) = f"{self.name}, lane {lane}", self._reset_env(lane, seed)
         if not self._living(self.envs[lane], lane):
             raise EnvError(
                 f"{where}: env.agents is empty after reset(), so that nobody can act. "
                 "fix: self.agents = list(self.possible_agents) in reset()."
             )
-        agent_obs, infos = reset_values(result, where, is_team=True)
-        agent_obs, infos = by_agent(agent_obs, "observations", where, "reset()"), infos or {}
+        agent_obs = by_agent(agent_obs, "observations", where, "reset()")
         if self._takes_turns[lane]:  # PettingZoo's conversion names the agent to move after each step, but not here
             turn = self.envs[lane].aec_env.agent_selection
             infos = {agent: {**(infos.get(agent) or {}), "active_agent": turn} for agent in agent_obs}
@@ -273,7 +246,8 @@ class TeamLanes:
         for lane, number in np.argwhere(absent).tolist():
             agent = self.team.agents[number]
             trees.put(obs[AGENTS][agent], lane, self._nobody[agent])
-            self._said.leave(self.team.agents[number], lane)
+            if MASK in self._info:
+                self._info[MASK][lane, self.team.mask_columns[agent]] = True
 
     def _see(
         self,
@@ -286,7 +260,7 @@ class TeamLanes:
         truncated: np.ndarray | None = None,
     ) -> None:
         """Write the agents' observations of one lane in place; for ended agents it is the last one."""
-        self._said.clear(lane)
+        self._info.unmark(lane)
         rows, present, num_seen = obs[AGENTS], obs[PRESENT], 0
         for p in self._players:
             agent, number = p.agent, p.number
@@ -318,9 +292,10 @@ class TeamLanes:
             waits = info is not None and info.get("active_agent", p.key) != p.key
             present[lane, number] = not waits if not has_ended else truncated[number]  # type: ignore[index]
             if mask is not None and not waits:
-                self._said.keep_mask(agent, lane, mask, is_needed=not has_ended)
+                legal = p.masks.rows([mask], lanes=[lane], is_over=np.array([has_ended]))[0]
+                self._info.write(MASK, (lane, self.team.mask_columns[agent]), legal, self._mask_width)
             if info and not has_ended:
-                self._said.keep_defined(agent, lane, info)
+                self._define(agent, lane, info)
         if num_seen != len(agent_obs):
             players = {p.key for p in self._players}
             unknown = next(str(key) for key in agent_obs if key not in players)
@@ -335,12 +310,31 @@ class TeamLanes:
                 raise failure(error, f"{self.name}, lane {lane}: state()") from error
             trees.put(obs[STATE], lane, self._shown_state.row(state, lane, call))
 
+    def _define(self, agent: str, lane: int, info: Mapping[str, Any]) -> None:
+        """Store the action that infos define for the agent, if any; EnvError if it is outside of its space."""
+        action = info.get(DEFINED, info.get(DEFINED[:-1]))
+        if action is None:
+            return
+        row, columns = np.asarray(action, np.float64).reshape(-1), self.team.columns[agent]
+        if len(row) != columns.stop - columns.start:
+            raise EnvError(
+                f"{self.name}, agent {agent}, lane {lane}: {DEFINED} of {len(row)} numbers; its actions "
+                f"{self.team.action_spaces[agent]} have {columns.stop - columns.start}. fix: one action."
+            )
+        self._info.write(DEFINED, (lane, columns), row, self.team.width)
+
+    def _decided(self, acted: np.ndarray) -> np.ndarray | None:
+        """Return [L, A]: actions that the environments define for agents that act now ([L, M]), NaN elsewhere; None
+        without any."""
+        if DEFINED not in self._info:
+            return None
+        decided = self._info[DEFINED].copy()
+        for p in self._players:
+            decided[~acted[:, p.number], self.team.columns[p.agent]] = np.nan
+        return None if np.isnan(decided).all() else decided
+
     def _finite(self, obs: Any, call: str) -> None:
         for p in self._players:
             p.contract.finite(obs[AGENTS][p.agent], call)
         if self._shown_state is not None:
             self._shown_state.finite(obs[STATE], call)
-
-    def close(self) -> None:
-        for env in self.envs:
-            env.close()

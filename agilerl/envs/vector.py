@@ -51,14 +51,15 @@ PREPROCESSING: dict[str, tuple[Wrapper, dict[str, Any]]] = {"atari": (_atari, {"
 
 
 class Replicable:
-    """Mixin for Gymnasium vector environments of `make_vect_envs`: factory, and a seed for the first reset."""
+    """Mixin for vector environments of `make_vect_envs` and `make_multi_agent_vect_envs`: new lanes of the same
+    environment, and a seed for the first reset."""
 
     factory: EnvFactory
     env_id: str | None
     num_envs: int
     is_plain: bool  # a registered environment without keywords or wrappers
     has_wrappers: bool  # user-defined ones
-    backend: str  # of the replicas: "gymnasium" (the fastest lanes with its results) or "envpool"
+    backend: str | None  # of the replicas: "gymnasium" (the fastest lanes with its results) or "envpool"
     limit: int | None  # max_episode_steps, if it was given as a keyword
     spec: EnvSpec | None
     lane_seed: int | None = None  # of a run, for what environments draw from global generators when they are made
@@ -75,6 +76,13 @@ class Replicable:
         if seed is not None or first is None:
             return seed
         return list(derive_seeds(first, Purpose.ENVIRONMENT, self.num_envs).tolist())
+
+    def _lane_seeds(self, seed: Any) -> np.ndarray | None:
+        """Return the seed of each lane in this reset: consecutive ones for a number, as in Gymnasium."""
+        seeds: Any = self._seeds(seed)
+        if isinstance(seeds, int | np.integer):
+            seeds = np.arange(self.num_envs) + seeds
+        return None if seeds is None else np.asarray(seeds)
 
     def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
         """Create n * num_envs new lanes of the same environment, one block of lanes per member.
@@ -101,7 +109,10 @@ class Replicable:
             lanes: Lanes = make_lanes(count, reset_ended=reset_ended)
             return lanes
         make_sync: Callable[..., Lanes] = step_lanes if self.is_plain else SyncLanes
-        build = partial(make_sync, [self.factory] * count, reset_ended=reset_ended)
+        return self._replacing(partial(make_sync, [self.factory] * count, reset_ended=reset_ended))
+
+    def _replacing(self, build: Callable[[], Lanes]) -> Lanes:
+        """Build lanes of this process, whose environments are replaced if requested."""
         return ReplacingLanes(build, self.replacements) if self.replacements else build()
 
 
@@ -136,11 +147,8 @@ class HealingVectEnv(Replicable, VectorEnv):
         self._ended = np.zeros(num_envs, dtype=bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        seeds = self._seeds(seed)
-        if isinstance(seeds, int):
-            seeds = [seeds + lane for lane in range(self.num_envs)]  # consecutive, as in Gymnasium
         self._ended = np.zeros(self.num_envs, dtype=bool)
-        return self.lanes.reset(None if seeds is None else np.asarray(seeds))
+        return self.lanes.reset(self._lane_seeds(seed))
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         again = self._ended
@@ -242,11 +250,7 @@ def make_vect_envs(
             "make_env is called without arguments, and this function needs some. "
             "fix: make_env=lambda: FUNCTION(...), or the arguments as keywords of make_vect_envs."
         )
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-        raise EnvError(
-            "num_envs must be a positive integer (environments stepped at once); "
-            f"got {num_envs!r}. fix: use 1 for a single environment."
-        )
+    check_num_envs(num_envs)
     wrappers = [extra_wrappers] if callable(extra_wrappers) else list(extra_wrappers or ())
     named = [preprocessing] if isinstance(preprocessing, str) else list(preprocessing or ())
     for name in named:
@@ -291,6 +295,15 @@ def make_vect_envs(
     vector.spec = spec or (vector.spec if should_async_vector else None)  # limits cannot be read from worker processes
     vector._first_seed = vector.lane_seed = seed
     return vector
+
+
+def check_num_envs(num_envs: Any) -> None:
+    """Raise EnvError unless it is a positive integer."""
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
+        raise EnvError(
+            "num_envs must be a positive integer (environments stepped at once); "
+            f"got {num_envs!r}. fix: use 1 for a single environment."
+        )
 
 
 def _checked_backend(asked: str | None, env_id: str | None, env_kwargs: dict[str, Any]) -> str:

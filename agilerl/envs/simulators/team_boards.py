@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import AGENTS, PRESENT, StepBatch, TeamStep
 from agilerl.envs.team import Team
-from agilerl.errors import EnvError, ShapeError
+from agilerl.errors import EnvError
 
 
 def lines_through(shape: tuple[int, int], length: int) -> np.ndarray:
@@ -134,11 +134,7 @@ class BoardLanes:
         """Return actions [L, 2] int64; raise for invalid ones."""
         if not self._is_begun:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
-        if actions.shape != (self.num_lanes, 2):
-            raise ShapeError(
-                f"actions of a team must be one row of numbers per lane: expected {(self.num_lanes, 2)}, got "
-                f"{actions.shape}. fix: Team.join(actions by agent)."
-            )
+        self.team.check_rows(actions, self.num_lanes)
         if (self._over & mask).any():
             lane = int(np.argmax(self._over & mask))
             raise EnvError(f"{self.env_id}, lane {lane}: the game is over. fix: reset(), or let the lane rest.")

@@ -17,7 +17,7 @@ from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, StepBatch, TeamStep
 from agilerl.envs.simulators.team_boards import BOARDS
 from agilerl.envs.team import Team
-from agilerl.errors import EnvError, ShapeError
+from agilerl.errors import EnvError
 
 SECONDS, KEPT_SPEED, SENSITIVITY = 0.1, 1 - 0.25, 5.0
 MOVES = SENSITIVITY * np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float64)  # force of each action
@@ -63,7 +63,6 @@ class ParticleLanes:
         self.single_action_space: Space[Any] = self.team.action_space
         self._generators = [seeding.np_random()[0] for _ in range(num_lanes)]
         self._state: dict[str, np.ndarray] = {}
-        self._width = sum(self.choices) if continuous_actions else len(self.agents)
         self._elapsed = np.zeros(num_lanes, np.int64)
 
     def _draw(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -126,11 +125,7 @@ class ParticleLanes:
 
     def _check(self, actions: np.ndarray) -> np.ndarray:
         """Return discrete actions [L, M] int64, or components [L, A] float32."""
-        if actions.shape != (self.num_lanes, self._width):
-            raise ShapeError(
-                f"actions of a team must be one row of numbers per lane: expected {(self.num_lanes, self._width)}, got "
-                f"{actions.shape}. fix: Team.join(actions by agent)."
-            )
+        self.team.check_rows(actions, self.num_lanes)
         if self.is_continuous:
             if not np.isfinite(actions).all():
                 raise EnvError(f"{self.env_id} takes finite actions; got {actions.min()}..{actions.max()}.")

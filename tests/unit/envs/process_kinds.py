@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import multiprocessing
 import os
@@ -234,6 +235,7 @@ class Crashing(GlobalGenerators):
 
     def step(self, action: Any) -> Any:
         for token in sorted(self.folder.iterdir()) if self.folder is not None else ():
-            token.unlink(missing_ok=True)
-            os.kill(os.getpid(), signal.SIGKILL)
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                token.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)

@@ -382,3 +382,22 @@ def test_actions_by_agent_become_one_row_and_come_back_in_the_form_of_their_spac
     assert back["b"].dtype == np.float32
     assert back["c"].tolist() == [[1, 3], [0, 2]]
     assert back["c"].dtype == np.int64
+
+
+def test_the_final_observation_of_an_episode_without_masks_allows_everything() -> None:
+    env = Scripted([Frame(BOTH), Frame(BOTH, cuts=["a", "b"])])
+    lanes, _ = play(env)
+    env.frames[0].infos = {"a": {"action_mask": [1, 0, 0]}}  # the first mask is that of the second episode
+    batch = lanes.step(np.zeros((1, 2), np.float32))
+    assert batch.info["action_mask"].tolist() == [[True, False, False, True, True, True]]
+    assert batch.info["final_action_mask"].tolist() == [[True] * 6]
+
+
+def test_after_a_reset_that_failed_lanes_must_be_reset_again() -> None:
+    env = Scripted([Frame(BOTH), Frame(BOTH)])
+    lanes, _ = play(env)
+    env.frames[0] = Frame({"a": "lost"})
+    with pytest.raises(EnvError, match="expected numbers"):
+        lanes.reset()
+    with pytest.raises(EnvError, match="must be reset before the first step"):
+        lanes.step(np.zeros((1, 2), np.float32))
