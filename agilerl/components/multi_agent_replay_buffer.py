@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque, namedtuple
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
-from agilerl.components.data import to_tensordict, with_batch_axis
+from agilerl.components.data import Transition, to_tensordict
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
@@ -21,7 +22,7 @@ from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
 TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
-FIELDS = ("obs", "action", "reward", "next_obs", "done")
+FIELDS = Transition.FIELDS
 FREE = "field_"  # prefix of custom fields, numbered by position
 
 
@@ -100,17 +101,6 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def save_to_memory(self, *fields: Any, is_vectorised: bool = False) -> None:
-        """Add one transition, or one per environment: dicts by agent in the order of `field_names`."""
-        if self.field_names is None:
-            raise ConfigError(
-                "save_to_memory() needs field_names. fix: MultiAgentReplayBuffer(memory_size, [...], ids)."
-            )
-        if len(fields) != len(self.field_names):
-            raise ShapeError(f"save_to_memory() takes {self.field_names}: got {len(fields)} values.")
-        named_fields = dict(zip(self.field_names, fields, strict=True))
-        self._save(named_fields if is_vectorised else {name: _batched(value) for name, value in named_fields.items()})
-
     def add(self, data: Any) -> None:
         """Add a batch of transitions by agent: `MultiAgentTransition`, a dict of dicts or a TensorDict, [B, ...]."""
         data = dict(data.to_dict() if foreign.has_methods(data, "to_dict") else data)  # nested TensorDicts too
@@ -143,9 +133,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         missing = [name for name in FIELDS if name not in fields]
         if missing:
             raise ShapeError(f"transitions of a team need the fields {FIELDS}; missing: {missing}. fix: field_names.")
-        presence = self._presence(fields["obs"], count)
         reward, done = (self._numbers(name, fields[name], count) for name in ("reward", "done"))
-        presence &= ~(np.isnan(reward) | np.isnan(done)) & self._acting(fields["action"], count)
+        presence = self._presence(fields["obs"], count) & self._presence(fields["action"], count)
+        presence &= ~(np.isnan(reward) | np.isnan(done))
         acted = SeenByTeam.of(fields["next_obs"]).acted
         if acted is not None:  # vector environments: the step that replaced an environment is not a transition
             presence &= np.stack([acted[agent] for agent in self.agent_ids], 1)
@@ -181,14 +171,6 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                         )
                     count, first = length, first or what
         return max(count, 0)
-
-    def _acting(self, actions: Mapping[str, Any], count: int) -> np.ndarray:
-        """Return [B, M] bool: agents with an action that has no NaN."""
-        acting = np.zeros((count, len(self.agent_ids)), bool)
-        for k, agent in enumerate(self.agent_ids):
-            if agent in actions:
-                acting[:, k] = _finite(_array(actions[agent]), count)
-        return acting
 
     def _free_rows(self, named_fields: Mapping[str, Any], count: int) -> dict[str, Any]:
         """Return custom fields as rows, by position, and masks of the rows that are present and without NaN."""
@@ -230,52 +212,40 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         presence = self._presence(agent_obs, count)
         return {AGENTS: self._observed(agent_obs, presence), PRESENT: presence.astype(np.int8)}
 
-    def _presence(self, agent_obs: Mapping[str, Any], count: int) -> np.ndarray:
-        """Return [B, M] bool: agents with an observation that has no NaN and is not masked as absent."""
+    def _presence(self, by_agent: Mapping[str, Any], count: int) -> np.ndarray:
+        """Return [B, M] bool: agents with rows that have no NaN and are not masked as absent."""
         presence = np.zeros((count, len(self.agent_ids)), bool)
-        declared = SeenByTeam.of(agent_obs).present
+        declared = SeenByTeam.of(by_agent).present or {}
         for k, agent in enumerate(self.agent_ids):
-            if agent in agent_obs:
-                presence[:, k] = True if declared is None else declared[agent]
-                for leaf in map(_array, trees.leaves(agent_obs[agent])):
-                    if leaf.dtype.kind == "f":
-                        presence[:, k] &= ~np.isnan(leaf.reshape(len(leaf), -1)).any(1)
+            if agent in by_agent:
+                presence[:, k] = _finite(by_agent[agent], count) & declared.get(agent, True)
         return presence
 
     def _observed(self, agent_obs: Mapping[str, Any], presence: np.ndarray) -> dict[str, Any]:
-        """Return the observations of all agents, sorted as in lanes; zeros for absent agents."""
+        """Return the observations of all agents, sorted as in lanes, with placeholders for absent agents."""
         observations = {}
         for agent in sorted(self.agent_ids):
             present = presence[:, self.agent_ids.index(agent)]
-            if agent in agent_obs:
-                observations[agent] = self._shown(agent, agent_obs[agent], present)
-            else:
-                observations[agent] = self._zeros(agent, len(presence))
+            rows = trees.map_leaves(_array, agent_obs[agent]) if agent in agent_obs else None
+            if rows is None or not present.all():
+                empty = self._placeholder(agent, rows, len(present))
+                rows = empty if rows is None else trees.map_leaves(partial(_where, present), rows, empty)
+            observations[agent] = rows
         return observations
 
-    def _shown(self, agent: str, rows: Any, present: np.ndarray) -> Any:
-        """Return the agent's rows, with placeholders where it is not `present` [B]."""
-        rows = trees.map_leaves(_array, rows)
-        if present.all() or self.observation_spaces is None:
-            return trees.map_leaves(lambda leaf: _masked(leaf, present), rows)
-        empty = nothing(self.observation_spaces[agent], len(present))
-
-        def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
-            chosen = present.reshape(-1, *[1] * (values.ndim - 1))
-            return np.where(chosen, values, absent.reshape(values.shape).astype(values.dtype))
-
-        return trees.map_leaves(leaf, rows, empty)
-
-    def _zeros(self, agent: str, count: int) -> Any:
+    def _placeholder(self, agent: str, rows: Any, count: int) -> Any:
+        """Return an empty observation; without spaces zeros, except in discrete ones, where 0 may be no choice."""
         if self.observation_spaces is not None:
             return nothing(self.observation_spaces[agent], count)
-        if self._store is None:
+        if rows is None and self._store is None:
             raise ShapeError(
                 f"the first rows have no observation of {agent}, so its shape is unknown. "
                 "fix: observation_spaces={agent: env.observation_space(agent), ...}."
             )
-        like = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent]
-        return trees.map_leaves(lambda leaf: _masked(leaf.numpy(force=True), np.zeros(count, bool)), like)
+        rows = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent] if rows is None else rows
+        return trees.map_leaves(
+            lambda x: x if x.dtype == np.int64 else np.zeros_like(x), trees.map_leaves(_array, rows)
+        )
 
     def _numbers(self, name: str, values: Mapping[str, Any], count: int) -> np.ndarray:
         """Return [B, M] float64; NaN for missing agents."""
@@ -436,12 +406,6 @@ def _without_none(value: Any) -> Any:
     return {agent: row for agent, row in value.items() if row is not None}
 
 
-def _batched(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {agent: with_batch_axis(row) for agent, row in value.items() if row is not None}
-
-
 def _numeric(leaf: Any) -> np.ndarray:
     """Return rows as float32, which can hold NaN."""
     return _array(leaf).astype(np.float32)
@@ -449,17 +413,14 @@ def _numeric(leaf: Any) -> np.ndarray:
 
 def _finite(rows: Any, count: int) -> np.ndarray:
     """Return [B] bool: rows without a NaN."""
-    flags = [~np.isnan(leaf.reshape(count, -1)).any(1) for leaf in trees.leaves(rows)]
-    return np.asarray(np.logical_and.reduce(flags))
+    arrays = [array for array in map(_array, trees.leaves(rows)) if array.dtype.kind == "f"]
+    flags = [~np.isnan(array.reshape(count, -1)).any(1) for array in arrays]
+    return np.asarray(np.logical_and.reduce([np.ones(count, bool), *flags]))
 
 
-def _masked(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """Set the rows of absent agents to zero; discrete ones are unchanged, since 0 may not be a valid choice."""
-    if present.all() or leaf.dtype == np.int64:
-        return leaf
-    masked = np.zeros_like(leaf)
-    masked[present] = leaf[present]
-    return masked
+def _where(present: np.ndarray, rows: np.ndarray, empty: np.ndarray) -> np.ndarray:
+    chosen = present.reshape(-1, *[1] * (rows.ndim - 1))
+    return np.where(chosen, rows, empty.reshape(rows.shape).astype(rows.dtype))
 
 
 def _tuples(node: Any) -> Any:

@@ -285,9 +285,14 @@ class ReplayBuffer(RowRing):
     # -- published: the older interface ------------------------------------------------------------------------------
 
     def save_to_memory(self, *fields: Any, is_vectorised: bool = False) -> None:
-        """Older interface: add one transition, or one per environment, in the order of `field_names`."""
+        """Older interface: add one transition, or one per environment, in the order of `field_names`.
+
+        Args:
+            fields: for a team dicts by agent. is_vectorised: whether they have a leading axis of environments.
+        """
         if self.field_names is None:
-            raise ConfigError("save_to_memory() needs field_names. fix: ReplayBuffer(memory_size=, field_names=[...]).")
+            kind = type(self).__name__
+            raise ConfigError(f"save_to_memory() needs field_names. fix: {kind}(memory_size=, field_names=[...]).")
         if len(fields) != len(self.field_names):
             raise ShapeError(f"save_to_memory() takes {self.field_names}: got {len(fields)} values.")
         self.add(dict(zip(self.field_names, fields if is_vectorised else with_batch_axis(fields), strict=True)))
