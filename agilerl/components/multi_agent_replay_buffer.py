@@ -13,6 +13,7 @@ from gymnasium import Space
 from torch import Tensor
 
 from agilerl.components.data import Transition, to_tensordict
+from agilerl.components.rows import host_array
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
@@ -108,7 +109,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             presence = data.pop(f"{name}_present", None)
             if presence is not None:
                 data[name] = MaskedObservations(
-                    data[name], {agent: _array(flags).reshape(-1) for agent, flags in presence.items()}
+                    data[name], {agent: host_array(flags).reshape(-1) for agent, flags in presence.items()}
                 )
         if data.keys() != self._roles.keys():
             data = {TEAM_ROLES.get(name, name): value for name, value in data.items()}
@@ -155,7 +156,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             has_parts = self.has_own_fields or self._roles.get(name, name) not in ("action", "reward", "done")
             for agent, value in by_agent.items():
                 for leaf in trees.leaves(value) if has_parts else (value,):
-                    rows, what = _array(leaf), f"{name} of {agent}"
+                    rows, what = host_array(leaf), f"{name} of {agent}"
                     if rows.dtype.kind not in "biuf":
                         raise ShapeError(
                             f"{what} must be real numbers; got {type(leaf).__name__} ({rows.dtype}). "
@@ -226,7 +227,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         observations = {}
         for agent in sorted(self.agent_ids):
             present = presence[:, self.agent_ids.index(agent)]
-            rows = trees.map_leaves(_array, agent_obs[agent]) if agent in agent_obs else None
+            rows = trees.map_leaves(host_array, agent_obs[agent]) if agent in agent_obs else None
             if rows is None or not present.all():
                 empty = self._placeholder(agent, rows, len(present))
                 rows = empty if rows is None else trees.map_leaves(partial(_where, present), rows, empty)
@@ -244,7 +245,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             )
         rows = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent] if rows is None else rows
         return trees.map_leaves(
-            lambda x: x if x.dtype == np.int64 else np.zeros_like(x), trees.map_leaves(_array, rows)
+            lambda x: x if x.dtype == np.int64 else np.zeros_like(x), trees.map_leaves(host_array, rows)
         )
 
     def _numbers(self, name: str, values: Mapping[str, Any], count: int) -> np.ndarray:
@@ -252,13 +253,19 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         numbers = np.full((count, len(self.agent_ids)), np.nan)
         for k, agent in enumerate(self.agent_ids):
             if agent in values:
-                numbers[:, k] = _column(_array(values[agent]), f"{name} of {agent}")
+                rows = host_array(values[agent])
+                if rows.size != len(rows):
+                    raise ShapeError(
+                        f"{name} of {agent} must be one number for each row; got the shape {rows.shape}. "
+                        "fix: is_vectorised=True for rows of several environments."
+                    )
+                numbers[:, k] = rows.reshape(-1)
         return numbers
 
     def _joined(self, actions: Mapping[str, Any], presence: np.ndarray) -> np.ndarray:
         """Return the agents' actions, concatenated: [B, A] float32."""
         count = len(presence)
-        flat = {agent: np.asarray(_array(value), np.float32).reshape(count, -1) for agent, value in actions.items()}
+        flat = {agent: np.asarray(host_array(value), np.float32).reshape(count, -1) for agent, value in actions.items()}
         if self._widths is None:
             absent = [agent for agent in self.agent_ids if agent not in flat]
             if absent:
@@ -382,23 +389,6 @@ class MaskedObservations(SeenByTeam):
         self.present, self.acted = present, acted
 
 
-def _array(leaf: Any) -> np.ndarray:
-    try:
-        return leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
-    except ValueError:
-        raise ShapeError("a transition has rows of unequal length. fix: rows of one shape.") from None
-
-
-def _column(rows: np.ndarray, what: str) -> np.ndarray:
-    """Return one number per row [B]."""
-    if rows.size != len(rows):
-        raise ShapeError(
-            f"{what} must be one number for each row; got the shape {rows.shape}. "
-            "fix: is_vectorised=True for rows of several environments."
-        )
-    return rows.reshape(-1).astype(np.float64)
-
-
 def _without_none(value: Any) -> Any:
     """Leave out agents whose row is None: they are absent."""
     if type(value) is not dict or not any(row is None for row in value.values()):
@@ -408,12 +398,12 @@ def _without_none(value: Any) -> Any:
 
 def _numeric(leaf: Any) -> np.ndarray:
     """Return rows as float32, which can hold NaN."""
-    return _array(leaf).astype(np.float32)
+    return host_array(leaf).astype(np.float32)
 
 
 def _finite(rows: Any, count: int) -> np.ndarray:
     """Return [B] bool: rows without a NaN."""
-    arrays = [array for array in map(_array, trees.leaves(rows)) if array.dtype.kind == "f"]
+    arrays = [array for array in map(host_array, trees.leaves(rows)) if array.dtype.kind == "f"]
     flags = [~np.isnan(array.reshape(count, -1)).any(1) for array in arrays]
     return np.asarray(np.logical_and.reduce([np.ones(count, bool), *flags]))
 

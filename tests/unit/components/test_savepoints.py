@@ -12,7 +12,6 @@ import pytest
 import torch
 from test_replay_pieces import Filling, contents, through_file
 
-from agilerl.components.frames import FrameStore
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
@@ -20,7 +19,8 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.components.row_store import Mark
+from agilerl.components.rows import Mark
+from agilerl.components.storage import FrameStore
 from agilerl.core.checkpoint import digest_tree
 from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.envs.protocol import AGENTS, PRESENT
