@@ -59,8 +59,8 @@ def _check_dtype(function: str, dtype: Any) -> None:
 
 
 def with_batch_axis(value: Any) -> Any:
-    """Add a leading axis of length 1 to every leaf."""
-    return map_leaves(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) else np.asarray(leaf)[None], value)
+    """Add a leading axis of length 1 to every leaf; None is unchanged."""
+    return map_leaves(lambda x: x if x is None else (x if isinstance(x, Tensor) else np.asarray(x))[None], value)
 
 
 class Transition:

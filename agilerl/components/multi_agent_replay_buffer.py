@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque, namedtuple
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
-from agilerl.components.data import to_tensordict, with_batch_axis
+from agilerl.components.data import Transition, to_tensordict
+from agilerl.components.rows import host_array
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
@@ -21,7 +23,7 @@ from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
 TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
-FIELDS = ("obs", "action", "reward", "next_obs", "done")
+FIELDS = Transition.FIELDS
 FREE = "field_"  # prefix of custom fields, numbered by position
 
 
@@ -100,17 +102,6 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def save_to_memory(self, *fields: Any, is_vectorised: bool = False) -> None:
-        """Add one transition, or one per environment: dicts by agent in the order of `field_names`."""
-        if self.field_names is None:
-            raise ConfigError(
-                "save_to_memory() needs field_names. fix: MultiAgentReplayBuffer(memory_size, [...], ids)."
-            )
-        if len(fields) != len(self.field_names):
-            raise ShapeError(f"save_to_memory() takes {self.field_names}: got {len(fields)} values.")
-        named_fields = dict(zip(self.field_names, fields, strict=True))
-        self._save(named_fields if is_vectorised else {name: _batched(value) for name, value in named_fields.items()})
-
     def add(self, data: Any) -> None:
         """Add a batch of transitions by agent: `MultiAgentTransition`, a dict of dicts or a TensorDict, [B, ...]."""
         data = dict(data.to_dict() if foreign.has_methods(data, "to_dict") else data)  # nested TensorDicts too
@@ -118,7 +109,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             presence = data.pop(f"{name}_present", None)
             if presence is not None:
                 data[name] = MaskedObservations(
-                    data[name], {agent: _array(flags).reshape(-1) for agent, flags in presence.items()}
+                    data[name], {agent: host_array(flags).reshape(-1) for agent, flags in presence.items()}
                 )
         if data.keys() != self._roles.keys():
             data = {TEAM_ROLES.get(name, name): value for name, value in data.items()}
@@ -143,9 +134,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         missing = [name for name in FIELDS if name not in fields]
         if missing:
             raise ShapeError(f"transitions of a team need the fields {FIELDS}; missing: {missing}. fix: field_names.")
-        presence = self._presence(fields["obs"], count)
         reward, done = (self._numbers(name, fields[name], count) for name in ("reward", "done"))
-        presence &= ~(np.isnan(reward) | np.isnan(done)) & self._acting(fields["action"], count)
+        presence = self._presence(fields["obs"], count) & self._presence(fields["action"], count)
+        presence &= ~(np.isnan(reward) | np.isnan(done))
         acted = SeenByTeam.of(fields["next_obs"]).acted
         if acted is not None:  # vector environments: the step that replaced an environment is not a transition
             presence &= np.stack([acted[agent] for agent in self.agent_ids], 1)
@@ -165,7 +156,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             has_parts = self.has_own_fields or self._roles.get(name, name) not in ("action", "reward", "done")
             for agent, value in by_agent.items():
                 for leaf in trees.leaves(value) if has_parts else (value,):
-                    rows, what = _array(leaf), f"{name} of {agent}"
+                    rows, what = host_array(leaf), f"{name} of {agent}"
                     if rows.dtype.kind not in "biuf":
                         raise ShapeError(
                             f"{what} must be real numbers; got {type(leaf).__name__} ({rows.dtype}). "
@@ -181,14 +172,6 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                         )
                     count, first = length, first or what
         return max(count, 0)
-
-    def _acting(self, actions: Mapping[str, Any], count: int) -> np.ndarray:
-        """Return [B, M] bool: agents with an action that has no NaN."""
-        acting = np.zeros((count, len(self.agent_ids)), bool)
-        for k, agent in enumerate(self.agent_ids):
-            if agent in actions:
-                acting[:, k] = _finite(_array(actions[agent]), count)
-        return acting
 
     def _free_rows(self, named_fields: Mapping[str, Any], count: int) -> dict[str, Any]:
         """Return custom fields as rows, by position, and masks of the rows that are present and without NaN."""
@@ -230,65 +213,59 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         presence = self._presence(agent_obs, count)
         return {AGENTS: self._observed(agent_obs, presence), PRESENT: presence.astype(np.int8)}
 
-    def _presence(self, agent_obs: Mapping[str, Any], count: int) -> np.ndarray:
-        """Return [B, M] bool: agents with an observation that has no NaN and is not masked as absent."""
+    def _presence(self, by_agent: Mapping[str, Any], count: int) -> np.ndarray:
+        """Return [B, M] bool: agents with rows that have no NaN and are not masked as absent."""
         presence = np.zeros((count, len(self.agent_ids)), bool)
-        declared = SeenByTeam.of(agent_obs).present
+        declared = SeenByTeam.of(by_agent).present or {}
         for k, agent in enumerate(self.agent_ids):
-            if agent in agent_obs:
-                presence[:, k] = True if declared is None else declared[agent]
-                for leaf in map(_array, trees.leaves(agent_obs[agent])):
-                    if leaf.dtype.kind == "f":
-                        presence[:, k] &= ~np.isnan(leaf.reshape(len(leaf), -1)).any(1)
+            if agent in by_agent:
+                presence[:, k] = _finite(by_agent[agent], count) & declared.get(agent, True)
         return presence
 
     def _observed(self, agent_obs: Mapping[str, Any], presence: np.ndarray) -> dict[str, Any]:
-        """Return the observations of all agents, sorted as in lanes; zeros for absent agents."""
+        """Return the observations of all agents, sorted as in lanes, with placeholders for absent agents."""
         observations = {}
         for agent in sorted(self.agent_ids):
             present = presence[:, self.agent_ids.index(agent)]
-            if agent in agent_obs:
-                observations[agent] = self._shown(agent, agent_obs[agent], present)
-            else:
-                observations[agent] = self._zeros(agent, len(presence))
+            rows = trees.map_leaves(host_array, agent_obs[agent]) if agent in agent_obs else None
+            if rows is None or not present.all():
+                empty = self._placeholder(agent, rows, len(present))
+                rows = empty if rows is None else trees.map_leaves(partial(_where, present), rows, empty)
+            observations[agent] = rows
         return observations
 
-    def _shown(self, agent: str, rows: Any, present: np.ndarray) -> Any:
-        """Return the agent's rows, with placeholders where it is not `present` [B]."""
-        rows = trees.map_leaves(_array, rows)
-        if present.all() or self.observation_spaces is None:
-            return trees.map_leaves(lambda leaf: _masked(leaf, present), rows)
-        empty = nothing(self.observation_spaces[agent], len(present))
-
-        def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
-            chosen = present.reshape(-1, *[1] * (values.ndim - 1))
-            return np.where(chosen, values, absent.reshape(values.shape).astype(values.dtype))
-
-        return trees.map_leaves(leaf, rows, empty)
-
-    def _zeros(self, agent: str, count: int) -> Any:
+    def _placeholder(self, agent: str, rows: Any, count: int) -> Any:
+        """Return an empty observation; without spaces zeros, except in discrete ones, where 0 may be no choice."""
         if self.observation_spaces is not None:
             return nothing(self.observation_spaces[agent], count)
-        if self._store is None:
+        if rows is None and self._store is None:
             raise ShapeError(
                 f"the first rows have no observation of {agent}, so its shape is unknown. "
                 "fix: observation_spaces={agent: env.observation_space(agent), ...}."
             )
-        like = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent]
-        return trees.map_leaves(lambda leaf: _masked(leaf.numpy(force=True), np.zeros(count, bool)), like)
+        rows = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent] if rows is None else rows
+        return trees.map_leaves(
+            lambda x: x if x.dtype == np.int64 else np.zeros_like(x), trees.map_leaves(host_array, rows)
+        )
 
     def _numbers(self, name: str, values: Mapping[str, Any], count: int) -> np.ndarray:
         """Return [B, M] float64; NaN for missing agents."""
         numbers = np.full((count, len(self.agent_ids)), np.nan)
         for k, agent in enumerate(self.agent_ids):
             if agent in values:
-                numbers[:, k] = _column(_array(values[agent]), f"{name} of {agent}")
+                rows = host_array(values[agent])
+                if rows.size != len(rows):
+                    raise ShapeError(
+                        f"{name} of {agent} must be one number for each row; got the shape {rows.shape}. "
+                        "fix: is_vectorised=True for rows of several environments."
+                    )
+                numbers[:, k] = rows.reshape(-1)
         return numbers
 
     def _joined(self, actions: Mapping[str, Any], presence: np.ndarray) -> np.ndarray:
         """Return the agents' actions, concatenated: [B, A] float32."""
         count = len(presence)
-        flat = {agent: np.asarray(_array(value), np.float32).reshape(count, -1) for agent, value in actions.items()}
+        flat = {agent: np.asarray(host_array(value), np.float32).reshape(count, -1) for agent, value in actions.items()}
         if self._widths is None:
             absent = [agent for agent in self.agent_ids if agent not in flat]
             if absent:
@@ -412,23 +389,6 @@ class MaskedObservations(SeenByTeam):
         self.present, self.acted = present, acted
 
 
-def _array(leaf: Any) -> np.ndarray:
-    try:
-        return leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
-    except ValueError:
-        raise ShapeError("a transition has rows of unequal length. fix: rows of one shape.") from None
-
-
-def _column(rows: np.ndarray, what: str) -> np.ndarray:
-    """Return one number per row [B]."""
-    if rows.size != len(rows):
-        raise ShapeError(
-            f"{what} must be one number for each row; got the shape {rows.shape}. "
-            "fix: is_vectorised=True for rows of several environments."
-        )
-    return rows.reshape(-1).astype(np.float64)
-
-
 def _without_none(value: Any) -> Any:
     """Leave out agents whose row is None: they are absent."""
     if type(value) is not dict or not any(row is None for row in value.values()):
@@ -436,30 +396,21 @@ def _without_none(value: Any) -> Any:
     return {agent: row for agent, row in value.items() if row is not None}
 
 
-def _batched(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {agent: with_batch_axis(row) for agent, row in value.items() if row is not None}
-
-
 def _numeric(leaf: Any) -> np.ndarray:
     """Return rows as float32, which can hold NaN."""
-    return _array(leaf).astype(np.float32)
+    return host_array(leaf).astype(np.float32)
 
 
 def _finite(rows: Any, count: int) -> np.ndarray:
     """Return [B] bool: rows without a NaN."""
-    flags = [~np.isnan(leaf.reshape(count, -1)).any(1) for leaf in trees.leaves(rows)]
-    return np.asarray(np.logical_and.reduce(flags))
+    arrays = [array for array in map(host_array, trees.leaves(rows)) if array.dtype.kind == "f"]
+    flags = [~np.isnan(array.reshape(count, -1)).any(1) for array in arrays]
+    return np.asarray(np.logical_and.reduce([np.ones(count, bool), *flags]))
 
 
-def _masked(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """Set the rows of absent agents to zero; discrete ones are unchanged, since 0 may not be a valid choice."""
-    if present.all() or leaf.dtype == np.int64:
-        return leaf
-    masked = np.zeros_like(leaf)
-    masked[present] = leaf[present]
-    return masked
+def _where(present: np.ndarray, rows: np.ndarray, empty: np.ndarray) -> np.ndarray:
+    chosen = present.reshape(-1, *[1] * (rows.ndim - 1))
+    return np.where(chosen, rows, empty.reshape(rows.shape).astype(rows.dtype))
 
 
 def _tuples(node: Any) -> Any:

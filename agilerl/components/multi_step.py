@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from agilerl.components.data import to_tensordict
-from agilerl.components.frames import FRAME, NEXT_FRAME
 from agilerl.components.prioritized import PrioritizedReplayBuffer
 from agilerl.components.ring import Part, RowRing
-from agilerl.components.row_store import Field, Path, Rows, plan, put
+from agilerl.components.rows import Field, Path, Rows, host_array, plan, put
+from agilerl.components.storage import FRAME, NEXT_FRAME
 from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
 from agilerl.core.options import is_number
@@ -149,7 +149,6 @@ class MultiStepReplayBuffer(ReplayBuffer):
             raise ShapeError("n-step rows need all lanes at once: lanes must be None. fix: write whole steps.")
         count = len(rows[("reward",)])
         lane_rows = np.arange(count) if mask is None else np.flatnonzero(mask)
-        rewards = np.asarray(rows[("reward",)], dtype=np.float64)
         if self.is_of_teams:  # other agents continue
             cuts = np.zeros((count, 1), bool) if truncated is None else np.asarray(truncated, bool).reshape(count, -1)
             is_end: np.ndarray = np.any(cuts, axis=1) | np.all(rows["done",] != 0, axis=1)
@@ -157,7 +156,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
             cut = np.zeros(count, dtype=bool) if truncated is None else _flags("truncated", truncated, count)
             is_end = _flags("done", rows[("done",)], count) | cut
         added = self._meet(count)
-        return added + self._take(self._interned(rows, mask), rewards, is_end, lane_rows)
+        return added + self._take(self._interned(rows, mask), is_end[lane_rows], lane_rows)
 
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """End all open windows, or those of `lanes` [k], as truncated: they bootstrap from the last s' of their lanes.
@@ -206,10 +205,9 @@ class MultiStepReplayBuffer(ReplayBuffer):
         for flags in (truncated, *(rows.get((name,)) for name in CUTS)):
             if flags is not None:
                 is_end = is_end | _flags("truncated", flags, count)
-        reward = np.asarray(rows[("reward",)], dtype=np.float64)
         self._meet(count)
         rows = rows if self.frames is None else self.frames.intern_apart(rows)
-        self._take(rows, reward, is_end, np.arange(count))
+        self._take(rows, is_end, np.arange(count))
         one_step = self._one_step()
         return None if one_step is None else self._published(one_step)
 
@@ -256,17 +254,16 @@ class MultiStepReplayBuffer(ReplayBuffer):
             steps.open(self, num_lanes)
         return added
 
-    def _take(self, rows: Rows, reward: np.ndarray, is_end: np.ndarray, lanes: np.ndarray) -> int:
-        """Push checked, interned rows [k] of `lanes` [k] into the windows; reward and ended are [L]."""
-        windows = self._steps.windows
+    def _take(self, rows: Rows, is_end: np.ndarray, lanes: np.ndarray) -> int:
+        """Push checked, interned rows [k] of `lanes` [k] into the windows."""
+        windows, reward = self._steps.windows, np.asarray(rows["reward",], dtype=np.float64)
         assert windows is not None
         if self.frames is not None:  # the ring of steps holds the rows' references
             for path in (FRAME, NEXT_FRAME):
                 self.frames.release(windows.upcoming(path, lanes))
         if self.is_of_teams:
-            done = np.asarray(rows["done",]) != 0
-            return self._keep(windows.push(rows, reward[lanes], is_end[lanes], lanes, done))
-        return self._keep(windows.push(rows, reward.reshape(-1)[lanes], is_end[lanes], lanes))
+            return self._keep(windows.push(rows, reward, is_end, lanes, np.asarray(rows["done",]) != 0))
+        return self._keep(windows.push(rows, reward.reshape(-1), is_end, lanes))
 
     def _flush(self, lanes: np.ndarray | None = None) -> int:
         return 0 if self._steps.windows is None else self._keep(self._steps.windows.flush(lanes))
@@ -337,7 +334,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
 def _flags(name: str, values: Any, count: int) -> np.ndarray:
     """Return `values` as [count] bool."""
-    values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    values = host_array(values)
     if values.size != count:
         raise ShapeError(f"{name} needs one value per lane: expected [{count}]; got {list(values.shape)}.")
     return np.asarray(values.reshape(count) != 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agilerl.components.ring import Part, RowRing
-from agilerl.components.segment_tree import MinTree, SumTree
+from agilerl.components.segment_tree import MinSegmentTree, SumSegmentTree
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.core.options import is_number
 from agilerl.envs.returned import short
@@ -58,7 +57,7 @@ class Priorities(Part):
 
     def reserve(self, ring: RowRing) -> None:
         self.max_priority = 1.0
-        self.sums, self.minima = SumTree(ring.max_size), MinTree(ring.max_size)
+        self.sums, self.minima = SumSegmentTree(ring.max_size), MinSegmentTree(ring.max_size)
 
     clear = reserve
 
@@ -110,20 +109,6 @@ class Priorities(Part):
         self.reserve(ring)
         self.max_priority = state["max_priority"]
         self._set_range(0, len(ring), state["scaled"].cpu().numpy())
-
-
-@dataclass(frozen=True, slots=True)
-class PriorityChanges:
-    """Priorities set since a savepoint.
-
-    Attributes:
-        rows: [k] int64, numbers of rows counted from the first ever added, ascending.
-        scaled: [k] float64, priority^alpha. max_priority: the largest priority so far, before the exponent.
-    """
-
-    rows: np.ndarray
-    scaled: np.ndarray
-    max_priority: float
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -223,49 +208,51 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             values = np.maximum(values, MIN_PRIORITY)
             self._sampler.set(rows, self._sampler.scaled(values), float(values.max()))
 
-    def priority_changes(self) -> PriorityChanges:
+    def priority_changes(self) -> dict[str, Any]:
         """Return the priorities set since the savepoint, of rows that are in memory now; RunError without a savepoint.
 
-        These are all rows added since, and those whose priority differs from that at the savepoint.
+        Returns:
+            rows: [k] int64, numbers counted from the first row ever added, ascending: all rows added since, and those
+                whose priority differs from that at the savepoint.
+            scaled: [k] float64, priority^alpha. max_priority: the largest priority so far, before the exponent.
         """
         saved, sums = self._active_savepoint("priority_changes()"), self._sampler.sums
-        places = np.arange(len(self))
-        rows = self.counter - 1 - (self._position - 1 - places) % self.max_size
+        rows = self.counter - 1 - (self._position - 1 - np.arange(len(self))) % self.max_size
+        places = np.argsort(rows)
+        rows = rows[places]
         changed = (rows >= saved["counter"]) | (sums[places] != saved["_sampler"].sums[places])
-        order = np.argsort(rows[changed])
-        return PriorityChanges(rows[changed][order], sums[places[changed][order]], self.max_priority)
+        return {"rows": rows[changed], "scaled": sums[places[changed]], "max_priority": self.max_priority}
 
-    def apply_priorities(self, changes: PriorityChanges) -> None:
+    def apply_priorities(self, changes: Mapping[str, Any]) -> None:
         """Set priorities by row number; rows that are no longer in memory are skipped, and `max_priority` only rises.
+
+        Args:
+            changes: result of `priority_changes`, in any order of the rows.
 
         Raises:
             RunError: a row has not been added yet.
         """
-        rows = changes.rows
-        if len(rows) and rows[-1] >= self.counter:
+        rows = np.asarray(changes["rows"])
+        if rows.max(initial=-1) >= self.counter:
             raise RunError(
-                f"apply_priorities() got priorities up to row {rows[-1]}; {self.counter} rows were added so far. "
+                f"apply_priorities() got priorities up to row {rows.max()}; {self.counter} rows were added so far. "
                 "fix: write the rows first."
             )
         places = self._places(rows)
         is_here = (rows >= self.counter - self.max_size) & (places < len(self))
-        self._sampler.set(places[is_here], changes.scaled[is_here], changes.max_priority)
+        self._sampler.set(places[is_here], np.asarray(changes["scaled"])[is_here], float(changes["max_priority"]))
 
     def written(self) -> dict[str, Any]:
         """See `RowRing.written`; includes the priorities set since the savepoint."""
-        changes, out = self.priority_changes(), super().written()
-        priorities = {"rows": changes.rows, "scaled": changes.scaled, "max_priority": changes.max_priority}
-        return {"first": self._active_savepoint("written()")["counter"], **out, "priorities": priorities}
+        changes = self.priority_changes()
+        return {"first": self._active_savepoint("written()")["counter"], **super().written(), "priorities": changes}
 
     def write_rows(self, written: Mapping[str, Any]) -> None:
         """See `RowRing.write_rows`; priorities of rows that several copies have changed are those written last."""
-        base, first, changes = self.counter, written["first"], written["priorities"]
+        shift, first, changes = self.counter - written["first"], written["first"], written["priorities"]
         super().write_rows(written)
         rows = np.asarray(changes["rows"])
-        rows = np.where(rows < first, rows, rows - first + base)
-        order = np.argsort(rows, kind="stable")
-        scaled = np.asarray(changes["scaled"])[order]
-        self.apply_priorities(PriorityChanges(rows[order], scaled, float(changes["max_priority"])))
+        self.apply_priorities({**changes, "rows": np.where(rows < first, rows, rows + shift)})
 
     # -- published ---------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from agilerl.components.data import to_tensordict
-from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
-from agilerl.components.row_store import Block, Changes, Field, Mark, Path, Rows, RowStore, check_rows, plan, put
+from agilerl.components.rows import Changes, Field, Mark, Path, Rows, check_rows, host_array, plan, put
+from agilerl.components.storage import FRAME, NEXT_FRAME, Block, FrameStore, RowStore, frames_in, shared_fields
 from agilerl.core.hostile import malformed
 from agilerl.errors import ConfigError, RunError, ShapeError
 
@@ -192,6 +192,7 @@ class RowRing:
             "fields": [field.state() for field in self.fields.values()] or None,
             "frames": None if self.frames is None else self.frames.state(contents=rows),
             "rows": None if self._store is None else self._store.state(stored),
+            **{part.name: part.state(self) for part in self._parts},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -208,6 +209,8 @@ class RowRing:
         if state["max_size"] != self.max_size:
             sizes = f"max_size {state['max_size']}, this one {self.max_size}"
             raise RunError(f"the saved buffer has {sizes}. fix: the same max_size.")
+        for part in self._parts:
+            part.check(state)
         rows, fields, frames = state["rows"], state["fields"], state["frames"]
         self.fields = {f.path: f for f in map(Field.from_state, fields or ())}
         self.frames = None if frames is None else FrameStore.from_state(frames, self.max_size, self.device)
@@ -215,6 +218,8 @@ class RowRing:
         self.counter, self._size, self._position = (int(state[name]) for name in ("counter", "size", "position"))
         self._names = dict(state["names"])
         self._log, self._oldest_row = self._log + 1, state.get("oldest_row", 0)
+        for part in self._parts:
+            part.load_state(self, state[part.name])
 
     # -- undo --------------------------------------------------------------------------------------------------------
 
@@ -437,7 +442,7 @@ class RowRing:
 
     def _live_rows(self, indices: Any) -> np.ndarray:
         """Return `indices` of any shape, array or tensor, as int64; ShapeError unless all are rows in the buffer."""
-        index = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
+        index = host_array(indices)
         if index.size and index.dtype.kind not in "iu":
             raise ShapeError(f"row indices must be integers; got {index.dtype}. fix: the `idxs` of a sample.")
         if index.size and not 0 <= index.min() <= index.max() < self._size:

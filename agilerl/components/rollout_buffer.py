@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.rollout_store import RolloutStore, Truncation
+from agilerl.components.rows import host_array
 from agilerl.core import tree as trees
 from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.core.spaces import nested, parts_of, short_form
@@ -154,7 +154,7 @@ class RolloutBuffer(RolloutStore):
         actions, rewards = self._actions(action), self._numbers(reward, "reward")
         more |= {"log_prob": self._numbers(log_prob, "log_prob"), "value": self._numbers(value, "value")}
         if hidden_state is not None:
-            more["hidden"] = {key: _array(part) for key, part in hidden_state.items()}
+            more["hidden"] = {key: host_array(part) for key, part in hidden_state.items()}
         begins = None if episode_start is None else self._flags(episode_start)
         if begins is not None and self.position:
             last = self.position - 1
@@ -247,7 +247,7 @@ class RolloutBuffer(RolloutStore):
 
     def _batched(self, obs: Any) -> Any:
         """Return observations [E, ...], adding the axis for a single environment."""
-        arrays = map_leaves(_array, obs)
+        arrays = map_leaves(host_array, obs)
         shape = next(leaves(trees.stack(self.observation_space, [self.observation_space.sample()]))).shape[1:]
         alone = self.num_envs == 1 and next(leaves(arrays)).shape == shape
         return map_leaves(lambda x: x[None], arrays) if alone else arrays
@@ -336,16 +336,9 @@ class RolloutBuffer(RolloutStore):
         return to_tensordict(rows, batch_size=[count], device=self.device if device is None else device)
 
 
-def _array(x: Any) -> np.ndarray:
-    try:
-        return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-    except ValueError:
-        raise ShapeError("RolloutBuffer.add got rows of unequal length. fix: rows of one shape.") from None
-
-
 def _real(values: Any, name: str) -> np.ndarray:
     """Return an array of real numbers; ShapeError for anything else."""
-    array = _array(values)
+    array = host_array(values)
     if array.dtype.kind not in "biuf":
         raise ShapeError(
             f"RolloutBuffer.add: {name} must be real numbers; got {type(values).__name__} ({array.dtype}). "

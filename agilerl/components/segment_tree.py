@@ -10,17 +10,22 @@ import numpy as np
 from agilerl.errors import ConfigError
 
 
-class _Tree:
-    """A complete binary tree in one float64 array: the root is node 1, the children of k are 2k and 2k + 1.
+class SegmentTree:
+    """Array of numbers with reductions of contiguous ranges in O(log n).
 
-    Every inner node is computed from its two children, never by adding a difference, so rounding errors do not
-    accumulate, and trees with equal leaves are bit-identical, whatever the order of the writes.
+    A complete binary tree in one float64 array: the root is node 1, the children of k are 2k and 2k + 1. Every inner
+    node is computed from its two children, never by adding a difference, so rounding errors do not accumulate, and
+    trees with equal leaves are bit-identical, whatever the order of the writes.
+
+    Args:
+        capacity: leaves; any positive integer, not only a power of two as published.
+        operation: associative, of two numbers; a ufunc or a plain function such as `max`.
+        init_value: initial value of every leaf; the neutral element of `operation`.
     """
 
-    _join: np.ufunc
-    _neutral: float
-
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, operation: Callable[[float, float], float], init_value: float) -> None:
+        self._join = operation if isinstance(operation, np.ufunc) else np.frompyfunc(operation, 2, 1)
+        self._neutral = float(init_value)
         if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
             raise ConfigError(f"capacity must be a positive integer (leaves); got {capacity!r}. fix: 100_000.")
         self.capacity = int(capacity)
@@ -63,16 +68,57 @@ class _Tree:
         """Bytes of all nodes."""
         return self._nodes.nbytes
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Set leaf[index] = value; an integer, or an array of them."""
+        where = np.atleast_1d(np.asarray(index, dtype=np.int64))
+        if ((where < 0) | (where >= self.capacity)).any():
+            raise ConfigError(f"index must be in 0..{self.capacity - 1}; got {index!r}. fix: a leaf of the tree.")
+        self.set(where, value)
 
-class SumTree(_Tree):
-    """`capacity` numbers >= 0 (any capacity, initially zero), their sum, and inverse lookup of cumulative sums."""
+    def operate(self, start: int = 0, end: int = 0) -> float:
+        """Reduce leaf[start], ..., leaf[end - 1]; an `end` of 0 or below counts from the capacity.
 
-    _join, _neutral = np.add, 0.0
+        Raises:
+            ConfigError: an empty range, or one outside of the tree.
+        """
+        stop = end if end > 0 else end + self.capacity
+        if not 0 <= start < stop <= self.capacity:
+            raise ConfigError(
+                f"a range must be within 0..{self.capacity} and not empty; got start={start}, end={end}. "
+                "fix: end > start."
+            )
+        left, right = start + self._first, stop + self._first
+        before, after = self._neutral, self._neutral  # reduced from both sides: any operation
+        while left < right:
+            if left & 1:
+                before, left = self._join(before, self._nodes[left]), left + 1
+            if right & 1:
+                right -= 1
+                after = self._join(self._nodes[right], after)
+            left, right = left >> 1, right >> 1
+        return float(self._join(before, after))
+
+
+class SumSegmentTree(SegmentTree):
+    """`capacity` numbers >= 0, initially zero, sums of ranges, and inverse lookup of cumulative sums."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, np.add, 0.0)
 
     @property
     def total(self) -> float:
         """Sum of the leaves."""
         return float(self._nodes[1])
+
+    def sum(self, start: int = 0, end: int = 0) -> float:
+        """leaf[start] + ... + leaf[end - 1]; see `operate`."""
+        return self.operate(start, end)
+
+    def retrieve(self, upperbound: float) -> int:
+        """The smallest i with leaf[0] + ... + leaf[i] > upperbound, of 0 <= upperbound < sum()."""
+        if not 0 <= upperbound < self.total:
+            raise ConfigError(f"upperbound must be at least 0 and below {self.total:g}, the sum; got {upperbound!r}.")
+        return int(self.find(np.array([upperbound]))[0])
 
     def find(self, prefix: np.ndarray) -> np.ndarray:
         """Return the leaf into which each point falls when the leaves are laid end to end.
@@ -108,87 +154,16 @@ class SumTree(_Tree):
         return np.asarray(node - self._first)
 
 
-class MinTree(_Tree):
-    """`capacity` numbers (any capacity, initially infinite) and their minimum."""
+class MinSegmentTree(SegmentTree):
+    """`capacity` numbers, initially infinite, and the minima of ranges."""
 
-    _join, _neutral = np.minimum, np.inf
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, np.minimum, np.inf)
 
     @property
     def minimum(self) -> float:
         """The smallest leaf; infinity if none was set."""
         return float(self._nodes[1])
-
-
-# -- published names --------------------------------------------------------------------------------------------------
-
-
-class SegmentTree(_Tree):
-    """Published tree over `capacity` numbers that reduces any contiguous range in O(log n).
-
-    Args:
-        capacity: leaves; any positive integer, not only a power of two as published.
-        operation: associative, of two numbers; a ufunc or a plain function such as `max`.
-        init_value: initial value of every leaf; the neutral element of `operation`.
-    """
-
-    def __init__(self, capacity: int, operation: Callable[[float, float], float], init_value: float) -> None:
-        self._join = operation if isinstance(operation, np.ufunc) else np.frompyfunc(operation, 2, 1)
-        self._neutral = float(init_value)
-        super().__init__(capacity)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """Set leaf[index] = value; an integer, or an array of them."""
-        where = np.atleast_1d(np.asarray(index, dtype=np.int64))
-        if ((where < 0) | (where >= self.capacity)).any():
-            raise ConfigError(f"index must be in 0..{self.capacity - 1}; got {index!r}. fix: a leaf of the tree.")
-        self.set(where, value)
-
-    def operate(self, start: int = 0, end: int = 0) -> float:
-        """Reduce leaf[start], ..., leaf[end - 1]; an `end` of 0 or below counts from the capacity.
-
-        Raises:
-            ConfigError: an empty range, or one outside of the tree.
-        """
-        stop = end if end > 0 else end + self.capacity
-        if not 0 <= start < stop <= self.capacity:
-            raise ConfigError(
-                f"a range must be within 0..{self.capacity} and not empty; got start={start}, end={end}. "
-                "fix: end > start."
-            )
-        left, right = start + self._first, stop + self._first
-        before, after = self._neutral, self._neutral  # reduced from both sides: any operation
-        while left < right:
-            if left & 1:
-                before, left = self._join(before, self._nodes[left]), left + 1
-            if right & 1:
-                right -= 1
-                after = self._join(self._nodes[right], after)
-            left, right = left >> 1, right >> 1
-        return float(self._join(before, after))
-
-
-class SumSegmentTree(SegmentTree, SumTree):
-    """`capacity` numbers >= 0 and the sums of ranges, under its published name; see `SumTree`."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, np.add, 0.0)
-
-    def sum(self, start: int = 0, end: int = 0) -> float:
-        """leaf[start] + ... + leaf[end - 1]; see `operate`."""
-        return self.operate(start, end)
-
-    def retrieve(self, upperbound: float) -> int:
-        """The smallest i with leaf[0] + ... + leaf[i] > upperbound, of 0 <= upperbound < sum()."""
-        if not 0 <= upperbound < self.total:
-            raise ConfigError(f"upperbound must be at least 0 and below {self.total:g}, the sum; got {upperbound!r}.")
-        return int(self.find(np.array([upperbound]))[0])
-
-
-class MinSegmentTree(SegmentTree):
-    """`capacity` numbers, infinite at first, and the minima of ranges, under its published name; see `MinTree`."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, np.minimum, np.inf)
 
     def min(self, start: int = 0, end: int = 0) -> float:
         """The smallest of leaf[start], ..., leaf[end - 1]; see `operate`."""

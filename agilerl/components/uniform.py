@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from agilerl.components.data import Transition, to_tensordict, with_batch_axis
-from agilerl.components.ring import RowRing
-from agilerl.components.row_store import Path, Rows, flatten, put
+from agilerl.components.ring import Part, RowRing
+from agilerl.components.rows import Path, Rows, flatten, put
 from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.returned import short
@@ -30,6 +30,25 @@ class UniformSampler:
     def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...], size: int) -> np.ndarray:
         """Sample `shape` int64 of the places 0 .. size - 1, with replacement."""
         return rng.integers(0, size, shape, dtype=np.int64)
+
+
+class Draws(Part):
+    """Generator of `sample`."""
+
+    name, label, settings = "rng", "generator", ()
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def state(self, ring: RowRing) -> dict[str, Any]:
+        state: Any = self.rng.bit_generator.state
+        words = {**state["state"], **{key: state[key] for key in ("has_uint32", "uinteger")}}
+        return {key: str(word) for key, word in words.items()}  # of 128 bits
+
+    def load_state(self, ring: RowRing, state: Mapping[str, Any]) -> None:
+        words = {key: int(value) for key, value in state.items()}
+        counters = {key: words.pop(key) for key in ("has_uint32", "uinteger")}
+        self.rng.bit_generator.state = {"bit_generator": "PCG64", "state": words, **counters}
 
 
 class ReplayBuffer(RowRing):
@@ -56,7 +75,7 @@ class ReplayBuffer(RowRing):
         seed: seed of `sample`; None follows torch's seed.
     """
 
-    _undone = (*RowRing._undone, "_rng", "_sampler")
+    _undone = (*RowRing._undone, "_draws", "_sampler")
     _sampler: Any = UniformSampler()
 
     def __init__(
@@ -81,7 +100,8 @@ class ReplayBuffer(RowRing):
         if field_names is not None:
             message = "ReplayBuffer(memory_size=, field_names=) is the older form; use max_size= and add()."
             warn_once("replay_buffer:field_names", message, DeprecationWarning)
-        self._rng, self._has_seed = stream(resolve_seed(seed), Purpose.REPLAY), seed is not None
+        self._draws, self._has_seed = Draws(stream(resolve_seed(seed), Purpose.REPLAY)), seed is not None
+        self._parts.append(self._draws)
 
     # -- the engine's interface --------------------------------------------------------------------------------------
 
@@ -174,7 +194,7 @@ class ReplayBuffer(RowRing):
     def follow_seed(self, seed: int) -> None:
         """Draw `sample` from the seed of a run from here on, unless the memory was created with a seed."""
         if not self._has_seed:
-            self._rng = stream(seed, Purpose.REPLAY)
+            self._draws.rng = stream(seed, Purpose.REPLAY)
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
         """Sample row numbers `shape` int64 with replacement, uniformly or by priority; RunError if empty."""
@@ -266,7 +286,7 @@ class ReplayBuffer(RowRing):
         is_number = type(batch_size) is int or isinstance(batch_size, np.number | float | Tensor)
         if not is_number or batch_size < 1 or batch_size % 1:
             raise ConfigError(f"batch_size must be a positive integer (rows); got {batch_size!r}. fix: 64.")
-        return self.sample_indices(self._rng, int(batch_size))
+        return self.sample_indices(self._draws.rng, int(batch_size))
 
     def _batch(self, indices: np.ndarray, idxs: Tensor | None) -> Any:
         """Return rows `indices` [B] in the published format of this buffer, with `idxs` if given."""
@@ -285,9 +305,14 @@ class ReplayBuffer(RowRing):
     # -- published: the older interface ------------------------------------------------------------------------------
 
     def save_to_memory(self, *fields: Any, is_vectorised: bool = False) -> None:
-        """Older interface: add one transition, or one per environment, in the order of `field_names`."""
+        """Older interface: add one transition, or one per environment, in the order of `field_names`.
+
+        Args:
+            fields: for a team dicts by agent. is_vectorised: whether they have a leading axis of environments.
+        """
         if self.field_names is None:
-            raise ConfigError("save_to_memory() needs field_names. fix: ReplayBuffer(memory_size=, field_names=[...]).")
+            kind = type(self).__name__
+            raise ConfigError(f"save_to_memory() needs field_names. fix: {kind}(memory_size=, field_names=[...]).")
         if len(fields) != len(self.field_names):
             raise ShapeError(f"save_to_memory() takes {self.field_names}: got {len(fields)} values.")
         self.add(dict(zip(self.field_names, fields if is_vectorised else with_batch_axis(fields), strict=True)))
@@ -299,26 +324,6 @@ class ReplayBuffer(RowRing):
     def save_to_memory_vect_envs(self, *fields: Any) -> None:
         """Older interface: add [L, ...] arrays, one row per environment."""
         self.save_to_memory(*fields, is_vectorised=True)
-
-    # -- state -------------------------------------------------------------------------------------------------------
-
-    def state(self, *, rows: bool = True) -> dict[str, Any]:
-        """Return a copy of contents, counters and `sample` generator as nested dicts of tensors, numbers, strings."""
-        rng: Any = self._rng.bit_generator.state
-        words = {**rng["state"], **{key: rng[key] for key in ("has_uint32", "uinteger")}}
-        parts = {part.name: part.state(self) for part in self._parts}
-        rng = {key: str(word) for key, word in words.items()}  # of 128 bits
-        return {**super().state(rows=rows), "rng": rng, **parts}
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        for part in self._parts:
-            part.check(state)
-        super()._restore(state)
-        for part in self._parts:
-            part.load_state(self, state[part.name])
-        words = {key: int(value) for key, value in state["rng"].items()}
-        counters = {key: words.pop(key) for key in ("has_uint32", "uinteger")}
-        self._rng.bit_generator.state = {"bit_generator": "PCG64", "state": words, **counters}
 
     def _name(self, role: str) -> str:
         older = {ROLES.get(name, name): name for name in self.field_names or ()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl.components.row_store import Field, Path, Rows, numpy_dtype
+from agilerl.components.rows import Field, Path, Rows, numpy_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.components.row_store import Changes, Mark
+from agilerl.components.rows import Changes, Mark
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.files import sync_folder
 from agilerl.errors import CorruptCheckpoint, RunError

@@ -13,7 +13,7 @@ import pytest
 from agilerl.algorithms import CQN, DQN
 from agilerl.cli.listing import environments
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.components.row_store import Changes, Mark
+from agilerl.components.rows import Changes, Mark
 from agilerl.config.schema import Training
 from agilerl.core.options import LoopOptions, OffPolicyOptions
 from agilerl.data.replay_log import ReplayLog

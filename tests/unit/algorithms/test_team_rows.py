@@ -119,7 +119,7 @@ def test_the_memory_of_teams_keeps_and_gives_what_any_memory_would(is_nested: bo
         masks = {"next_mask": legal, "obs_mask": legal} if is_masked and number != 1 else {}
         for memory in (mine, plain):
             memory.write(*step, mask, **masks)
-    assert (mine.counter, mine._fields) == (plain.counter, plain._fields)
+    assert (mine.counter, mine.fields) == (plain.counter, plain.fields)
     index = np.arange(len(plain))[None]
     found, expected = mine.gather(index), plain.gather(index)
     assert tree.map_leaves(lambda x: (x.dtype, x.shape), found) == tree.map_leaves(

@@ -13,7 +13,7 @@ import torch
 
 from agilerl.components.data import Transition
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
-from agilerl.components.row_store import Block
+from agilerl.components.storage import Block
 
 SHAPE = (3, 5, 5)
 FRAME_BYTES = 75

@@ -13,13 +13,13 @@ import torch
 from tensordict import TensorDict
 
 from agilerl.components.data import Transition
-from agilerl.components.frames import FRAME, NEXT_FRAME
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
+from agilerl.components.storage import FRAME, NEXT_FRAME
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 Step = dict[str, np.ndarray]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,15 @@ import pytest
 import torch
 from test_replay_pieces import Filling, contents, through_file
 
-from agilerl.components.frames import FrameStore
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
-from agilerl.components.prioritized import PriorityChanges
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.components.row_store import Mark
+from agilerl.components.rows import Mark
+from agilerl.components.storage import FrameStore
 from agilerl.core.checkpoint import digest_tree
 from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.envs.protocol import AGENTS, PRESENT
@@ -351,13 +349,15 @@ def test_priorities_of_rows_that_are_written_again_come_back(kind: str, seed: in
     changes, expected = memory.priority_changes(), memory.state()["priorities"]
     total, smallest = memory._sampler.sums.total, memory._sampler.minima.minimum
     in_memory = np.arange(memory.counter - len(memory), memory.counter)
-    assert np.all(np.diff(changes.rows) > 0)
-    assert np.isin(changes.rows, in_memory).all()
-    assert np.isin(in_memory[in_memory >= counter], changes.rows).all(), "all rows that were added"
+    assert np.all(np.diff(changes["rows"]) > 0)
+    assert np.isin(changes["rows"], in_memory).all()
+    assert np.isin(in_memory[in_memory >= counter], changes["rows"]).all(), "all rows that were added"
     memory.rollback()
     before = memory.state()["priorities"]["scaled"]
-    old = changes.rows < counter
-    assert (before[memory._places(changes.rows[old])].numpy() != changes.scaled[old]).all(), "older ones if changed"
+    old = changes["rows"] < counter
+    assert (before[memory._places(changes["rows"][old])].numpy() != changes["scaled"][old]).all(), (
+        "older ones if changed"
+    )
     world.last = last
     world.run([call for call in calls if call[0] == "write"])
     memory.apply_priorities(changes)
@@ -385,16 +385,16 @@ def test_changes_of_priorities_by_hand() -> None:
     numbered(memory, 1)  # row 5 in place 1 instead of row 1, with the largest priority
     memory.update_priorities([0], [4.0])  # row 4
     changes = memory.priority_changes()
-    np.testing.assert_array_equal(changes.rows, [2, 4, 5])
-    np.testing.assert_array_equal(changes.scaled, [3.0, 2.0, 3.0])
-    assert changes.max_priority == 9.0
+    np.testing.assert_array_equal(changes["rows"], [2, 4, 5])
+    np.testing.assert_array_equal(changes["scaled"], [3.0, 2.0, 3.0])
+    assert changes["max_priority"] == 9.0
     memory.rollback()
     assert memory.max_priority == 1.0
     np.testing.assert_array_equal(memory._sampler.sums[:], 1.0)
     memory.savepoint()
-    assert len(memory.priority_changes().rows) == 0
+    assert len(memory.priority_changes()["rows"]) == 0
     numbered(memory, 1)  # instead of a row of the same priority
-    np.testing.assert_array_equal(memory.priority_changes().rows, [5])
+    np.testing.assert_array_equal(memory.priority_changes()["rows"], [5])
     memory.rollback()
     with pytest.raises(RunError, match="priorities up to row 5; 5 rows were added so far"):
         memory.apply_priorities(changes)
@@ -405,9 +405,9 @@ def test_changes_of_priorities_by_hand() -> None:
     assert memory._sampler.sums.total == 7.0
     assert memory._sampler.minima.minimum == 1.0
     assert memory.max_priority == 9.0
-    memory.apply_priorities(replace(changes, rows=changes.rows[:0], scaled=changes.scaled[:0], max_priority=2.0))
+    memory.apply_priorities({"rows": changes["rows"][:0], "scaled": changes["scaled"][:0], "max_priority": 2.0})
     assert memory.max_priority == 9.0, "it only rises"
-    memory.apply_priorities(PriorityChanges(np.array([6]), np.array([5.0]), 25.0))
+    memory.apply_priorities({"rows": np.array([6]), "scaled": np.array([5.0]), "max_priority": 25.0})
     np.testing.assert_array_equal(memory._sampler.sums[memory.in_order()], [1.0, 2.0, 3.0, 5.0])
     assert memory.max_priority == 25.0
 
@@ -426,7 +426,7 @@ def test_rows_of_shards_are_written_in_order_with_the_priorities_that_each_has_s
     added = 0
     for count, each in zip((3, 4), changes, strict=True):
         numbered(memory, count)
-        memory.apply_priorities(replace(each, rows=np.where(each.rows >= 6, each.rows + added, each.rows)))
+        memory.apply_priorities({**each, "rows": np.where(each["rows"] >= 6, each["rows"] + added, each["rows"])})
         added += count
     np.testing.assert_array_equal(memory._sampler.sums[:13], [1, 7, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 7])
     assert memory.max_priority == 7.0

@@ -10,8 +10,8 @@ import pytest
 import torch
 from test_savepoints import KINDS, OBSERVATIONS, World
 
-from agilerl.components.frames import FRAME, NEXT_FRAME
 from agilerl.components.prioritized import PrioritizedReplayBuffer
+from agilerl.components.storage import FRAME, NEXT_FRAME
 from agilerl.core.checkpoint import digest_tree
 
 pytestmark = pytest.mark.filterwarnings("ignore:masks of legal actions are not kept")

@@ -1,4 +1,7 @@
-"""Deduplicated images: an observation that is s' of one transition and s of the next is stored once."""
+"""Storage of replay: rows in preallocated memory, and deduplicated images.
+
+Small numeric fields are packed into one array. An image that is s' of one transition and s of the next is stored once.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,165 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.components.row_store import Block, Field, Path, Rows, numpy_dtype
+from agilerl.components.rows import Field, Path, Rows, numpy_dtype
+from agilerl.core.transfer import to_device
 
 Leaves = dict[Path, np.ndarray]  # parts of an observation by path below "obs"
 # Stored in a row instead of images: frame numbers. Frame 0 is the empty frame, for unwritten rows.
 FRAME: Path = ("obs", "#frame")
 NEXT_FRAME: Path = ("next_obs", "#frame")
 MIN_SHARED_BYTES = 64  # below, the two numbers and the comparison cost more than the copy
+
+
+class Block:
+    """`count` rows [*shape] in preallocated memory, with undo of what is written after a savepoint.
+
+    On the host, memory is committed when it is first written, and NumPy slices cost a tenth of torch's.
+    """
+
+    def __init__(self, count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+        if device.type == "cpu":
+            self.tensor = torch.from_numpy(np.zeros((count, *shape), numpy_dtype(dtype)))
+        else:
+            self.tensor = torch.zeros((count, *shape), dtype=dtype, device=device)
+        self.is_copied: np.ndarray | None = None  # [rows at the savepoint] bool, those in `copies`; None without one
+        self.copies: list[tuple[Any, Tensor]] = []  # (rows [k], contents before), in the order of the writes
+        self._bind()
+
+    def _bind(self) -> None:
+        self.view = self.tensor.numpy() if self.tensor.device.type == "cpu" else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickle and deepcopy would detach the view from its tensor: it is recreated instead.
+        return {**self.__dict__, "view": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._bind()
+
+    def begin(self, start: int, stop: int) -> np.ndarray:
+        """Return a host array [k, ...] to fill with the rows start .. stop - 1 and pass to `end`."""
+        if self.is_copied is not None and not self.is_copied[start:stop].all():
+            self.copies.append((slice(start, stop), self.tensor[start:stop].clone()))
+            self.is_copied[start:stop] = True
+        if self.view is not None:
+            return self.view[start:stop]
+        return np.empty((stop - start, *self.tensor.shape[1:]), numpy_dtype(self.tensor.dtype))
+
+    def end(self, start: int, rows: np.ndarray) -> None:
+        """Copy the filled array of `begin` to the device."""
+        if self.view is None:
+            self.tensor[start : start + len(rows)] = to_device(torch.from_numpy(rows), self.tensor.device)
+
+    def put(self, index: np.ndarray, rows: Any) -> None:
+        """Write an array or a tensor [k, ...] to the rows `index` [k]."""
+        if self.is_copied is not None:
+            fresh = index[index < len(self.is_copied)]
+            fresh = fresh[~self.is_copied[fresh]]
+            self.copies.append((self._index(fresh), self.take(fresh)))
+            self.is_copied[fresh] = True
+        if self.view is not None:
+            self.view[index] = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        else:
+            self.tensor[self._index(index)] = torch.as_tensor(rows).to(self.tensor.device)
+
+    def take(self, index: np.ndarray | Tensor) -> Tensor:
+        """Return copies of the rows `index` [...], on the block's device."""
+        if self.view is not None:
+            return torch.from_numpy(np.take(self.view, index.numpy() if isinstance(index, Tensor) else index, axis=0))
+        return self.tensor[self._index(index)]
+
+    def _index(self, index: np.ndarray | Tensor) -> Tensor:
+        return to_device(torch.as_tensor(index), self.tensor.device)
+
+    def savepoint(self, used: int) -> None:
+        """Copy the first `used` rows from here on before they are overwritten; replaces an earlier savepoint."""
+        self.is_copied, self.copies = np.zeros(used, dtype=bool), []
+
+    def rollback(self) -> None:
+        """Restore the rows of the savepoint, and end it."""
+        for index, rows in reversed(self.copies):  # of a row that was copied twice the first copy counts
+            self.tensor[index] = rows
+        self.is_copied, self.copies = None, []
+
+
+class RowStore:
+    """`max_size` rows. One gather of the packed block fetches every small field of every sampled row.
+
+    Args:
+        fields: from `plan`. max_size: rows. dtype: of the packed block.
+        device: device of the memory; rows come from and indices may be on the host.
+    """
+
+    def __init__(self, fields: tuple[Field, ...], max_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.fields, self.max_size = fields, max_size
+        self._widths = [field.shape[0] for field in fields if field.columns]
+        self.packed = Block(max_size, (sum(self._widths),), dtype, device)
+        apart = [field for field in fields if field.columns is None]
+        self.own = {field.path: Block(max_size, field.shape, field.dtype, device) for field in apart}
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The packed block and those of single fields."""
+        return [self.packed, *self.own.values()]
+
+    def savepoint(self) -> None:
+        """See `Block.savepoint`."""
+        for block in self.blocks:
+            block.savepoint(self.max_size)
+
+    def write(self, start: int, rows: Rows) -> None:
+        """Copy checked rows to start, start + 1, ...; they must fit before the end."""
+        stop = start + len(next(iter(rows.values())))
+        target = self.packed.begin(start, stop)
+        for field in self.fields:
+            if field.columns:
+                target[:, field.columns[0] : field.columns[1]] = rows[field.path].reshape(len(target), -1)
+        self.packed.end(start, target)
+        for path, block in self.own.items():
+            target = block.begin(start, stop)
+            target[...] = rows[path].reshape(target.shape)
+            block.end(start, target)
+
+    def gather(self, indices: np.ndarray | Tensor) -> dict[Path, Tensor]:
+        """Every field [..., *shape] of the rows `indices` [...]; packed ones in the store's dtype, views of one copy.
+
+        The result is on the store's device and shares no memory with it.
+        """
+        # A slice per field costs three times as much.
+        parts = iter(self.packed.take(indices).split_with_sizes(self._widths, dim=-1))
+        return {f.path: next(parts) if f.columns else self.own[f.path].take(indices) for f in self.fields}
+
+    def views(self) -> dict[Path, Tensor]:
+        """Return every field [max_size, *shape]: views of the memory (packed ones in the store's dtype)."""
+        parts = iter(self.packed.tensor.split_with_sizes(self._widths, dim=-1))
+        return {f.path: next(parts) if f.columns else self.own[f.path].tensor for f in self.fields}
+
+    def state(self, size: int) -> dict[str, Any]:
+        """Return the first `size` rows (copied) and the fields, as plain data."""
+        separate = {"/".join(path): block.tensor[:size].clone() for path, block in self.own.items()}
+        packed = self.packed.tensor[:size].clone()
+        return {"fields": [field.state() for field in self.fields], "packed": packed, "own": separate}
+
+    def piece(self, places: np.ndarray) -> dict[str, Any]:
+        """Return copies of the rows at `places`: tensors on the host."""
+        separate = {"/".join(path): block.take(places).cpu() for path, block in self.own.items()}
+        return {"packed": self.packed.take(places).cpu(), "own": separate}
+
+    def load_piece(self, start: int, piece: Mapping[str, Any]) -> None:
+        """Write the result of `piece` to `start` and the following places."""
+        places = (start + np.arange(len(piece["packed"]))) % self.max_size
+        self.packed.put(places, piece["packed"])
+        for path, block in self.own.items():
+            block.put(places, piece["own"]["/".join(path)])
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], max_size: int, dtype: torch.dtype, device: torch.device) -> RowStore:
+        """Restore a store with the rows of `state`, at most `max_size`."""
+        fields = tuple(Field.from_state(entry) for entry in state["fields"])
+        store = cls(fields, max_size, dtype, device)
+        store.load_piece(0, state)
+        return store
 
 
 def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
