@@ -19,6 +19,9 @@ from agilerl.algorithms.base.adapted import (
 )
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
+from agilerl.collect.collector import Collector
+from agilerl.collect.custom.learn import trains_by_learn
+from agilerl.collect.teams.transitions import team_in
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core.env_ids import check_lookup
@@ -34,9 +37,6 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.ranks import Ranks, check_launch, joined
 from agilerl.runs.request import RunRequest
-from agilerl.sources.custom.learn import trains_by_learn
-from agilerl.sources.source import Source
-from agilerl.sources.teams.transitions import team_in
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
@@ -129,7 +129,7 @@ class Request:
         evaluation = {"eval_episodes": self.num_envs * rounds, "fitness_window": rounds}
         return kind.of(self.asked, **evaluation, evolve_last=True, checkpoint_path=base)
 
-    def run(self, source: Source, options: LoopOptions) -> tuple[list[Any], list[list[Any]]]:
+    def run(self, collector: Collector, options: LoopOptions) -> tuple[list[Any], list[list[Any]]]:
         """Train, save the elite if requested, and return (population, fitnesses)."""
         asked = self.asked
         with joined(asked["accelerator"]) as ranks:
@@ -137,8 +137,8 @@ class Request:
                 check_same_request(self._compared(options), ranks)
                 check_shares(self.population, ranks)
             with store_in(folder_of(asked["resume"], ranks), algo=self.name) as store:
-                result = self._train(source, options, ranks, store)
-            rare = bool(source.memories()) and result.updates <= len(self.population) * result.generations
+                result = self._train(collector, options, ranks, store)
+            rare = bool(collector.memories()) and result.updates <= len(self.population) * result.generations
             if result.generations and (not result.updates or result.unchanged or rare):
                 _warn_unchanged(self.function, result, rare)
             if asked["save_elite"] and ranks.is_main:  # before any rank returns, so that all of them can read it
@@ -148,7 +148,7 @@ class Request:
         trained = result.population
         return trained if self._wrapper is None else [self._wrapper(agent) for agent in trained], history
 
-    def _train(self, source: Source, options: LoopOptions, ranks: Ranks, store: RunStore | None) -> EvolveResult:
+    def _train(self, collector: Collector, options: LoopOptions, ranks: Ranks, store: RunStore | None) -> EvolveResult:
         asked, seed = self.asked, self.asked["seed"]
         sync_resume(store, ranks)
         run_seed = resolve_seed(seed)
@@ -163,7 +163,7 @@ class Request:
             store=store,
             ranks=ranks,
         )
-        return TrainingLoop(self.population, source, options, settings).run()
+        return TrainingLoop(self.population, collector, options, settings).run()
 
     def _compared(self, options: LoopOptions) -> dict[str, Any]:
         """Arguments that must be equal on all ranks."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from agilerl.collect.bandit import BanditCollector
 from agilerl.core.options import OffPolicyOptions
 from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
 from agilerl.envs.vector import make_vect_envs
-from agilerl.sources.bandit import BanditSource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_bandits, check_teams, check_transitions
 
@@ -85,7 +85,7 @@ def train_bandits(
     check_teams(request.population, asked["env"], are_teams=False)
     request.check()
     options = request.options(OffPolicyOptions)
-    return request.run(BanditSource(asked["env"], memory, options, eval_env=eval_env), options)
+    return request.run(BanditCollector(asked["env"], memory, options, eval_env=eval_env), options)
 
 
 def _lanes_of(bandit: Any, rounds: int) -> Any:

@@ -18,8 +18,8 @@ from agilerl.core.options import LanguageOptions, is_number
 from agilerl.core.rng import resolve_seed
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import TournamentEvolution
-from agilerl.language.sources.games import Games
-from agilerl.language.sources.source import GYMS, ITEMS, LanguageSource, check_gym
+from agilerl.language.collect.collector import GYMS, ITEMS, LanguageCollector, check_gym
+from agilerl.language.collect.games import Games
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.ranks import check_launch, joined
 from agilerl.runs.request import RunRequest
@@ -171,7 +171,7 @@ def _finetune(
             for one in user_envs if as_played is None else ():
                 check_gym(one, kind)
             envs = user_envs if as_played is None else [as_played(one, seed) for one in user_envs]
-            source = LanguageSource(envs[0] if env_fn is None else envs, LanguageOptions())
+            source = LanguageCollector(envs[0] if env_fn is None else envs, LanguageOptions())
             source.ranks = ranks
             source.options = options = _options(source, population, asked)
             if ranks.size > 1:
@@ -247,7 +247,7 @@ _FITTING = {
 }
 
 
-def _options(source: LanguageSource, population: list[Any], asked: dict[str, Any]) -> LanguageOptions:
+def _options(source: LanguageCollector, population: list[Any], asked: dict[str, Any]) -> LanguageOptions:
     """Convert numbers of iterations to numbers of prompts per member."""
     batch, sharing = source.batch_size, len(population) if source.is_shared else 1
     interval, evo = int(asked["evaluation_interval"]), asked["evo_steps"]

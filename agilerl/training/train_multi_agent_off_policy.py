@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from agilerl.collect.teams.transitions import TeamTransitions
 from agilerl.components.replay_buffer import MultiStepReplayBuffer
 from agilerl.core.options import OffPolicyOptions
-from agilerl.sources.teams.transitions import TeamTransitions
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_learns_from, check_teams, check_transitions
 

@@ -9,10 +9,10 @@ from typing import Any
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.collect import collector_for
+from agilerl.collect.custom.learn import trains_by_learn
 from agilerl.core.options import LoopOptions
 from agilerl.errors import AlgorithmError
-from agilerl.sources import source_for
-from agilerl.sources.custom.learn import trains_by_learn
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
 from agilerl.training.published import Request, check_rollouts, check_teams
@@ -61,12 +61,12 @@ def train_multi_agent_on_policy(
         env: result of `agilerl.vector` or `make_multi_agent_vect_envs`, or a parallel PettingZoo environment.
         pop: the teams: IPPO, MAPPO, or custom ones with `agent_ids`, `get_action(observations, infos)` (four
             dictionaries by agent), `learn(experiences)`, `test` and `clone`; see
-            `agilerl.sources.custom.team_rollouts`.
+            `agilerl.collect.custom.team_rollouts`.
         sum_scores: a team's return is the sum over its agents. False: a row with the return of each agent; members are
             selected by its mean.
         opponents: "self", for games of two agents of one group: in half of the lanes one seat is played by a frozen
             past policy of the population, and fitness is the return of a member's seat against a fixed set of them; see
-            `agilerl.sources.teams.self_play`. None: the member plays both seats and learns from both.
+            `agilerl.collect.teams.self_play`. None: the member plays both seats and learns from both.
         others: see `agilerl.training.train_off_policy.train_off_policy`.
 
     Returns:
@@ -84,7 +84,7 @@ def train_multi_agent_on_policy(
     request.check()
     set_lanes(request.population, request.num_envs)
     options = request.options(LoopOptions)
-    kind = source_for(TEAM_ROLLOUTS, options.opponents)
+    kind = collector_for(TEAM_ROLLOUTS, options.opponents)
     return request.run(kind(env, options, sum_scores=sum_scores), options)
 
 

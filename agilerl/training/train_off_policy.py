@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.core.options import OffPolicyOptions
-from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_learns_from, check_teams, check_transitions
 
@@ -113,4 +113,4 @@ def train_off_policy(
     check_learns_from("replay", request.population, "train_on_policy, or algo='DQN'")
     request.check()
     options = request.options(OffPolicyOptions)
-    return request.run(OffPolicySource(env, memory, options, n_step_memory), options)
+    return request.run(OffPolicyCollector(env, memory, options, n_step_memory), options)

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.collect.offline import OfflineCollector
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.errors import AlgorithmError, ConfigError
-from agilerl.sources.offline import OfflineSource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_learns_from, check_teams
 
@@ -106,4 +106,4 @@ def train_offline(
         data = read_minari(minari_dataset_id, remote=remote)
     elif remote:
         raise ConfigError("remote=True downloads a data set of Minari, and none is named. fix: minari_dataset_id='..'.")
-    return request.run(OfflineSource(env, memory, options, data), options)
+    return request.run(OfflineCollector(env, memory, options, data), options)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agilerl.collect.rollouts import OnPolicyCollector
 from agilerl.core.options import LoopOptions
-from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
 from agilerl.training.published import Request, check_rollouts, check_teams
@@ -78,4 +78,4 @@ def train_on_policy(
     request.check()
     set_lanes(request.population, request.num_envs)
     options = request.options(LoopOptions)
-    return request.run(OnPolicySource(env, options, collect_rollouts_fn), options)
+    return request.run(OnPolicyCollector(env, options, collect_rollouts_fn), options)
