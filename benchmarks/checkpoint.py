@@ -25,10 +25,10 @@ import numpy as np
 import runner
 
 from agilerl.api import build_manifest, run_training
+from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.threads import one_thread
 from agilerl.data.replay_log import ReplayLog
-from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.manifest import build
@@ -81,7 +81,7 @@ def preset_loop(folder: Path, generations: int) -> Iterator[tuple[TrainingLoop, 
     evolution = build.make_evolution(manifest, 0, "cpu")
     options = build.make_options(manifest)
     store = TimedStore(folder)
-    source = OffPolicySource(env, filled(ROWS), options, eval_env=eval_env)
+    source = OffPolicyCollector(env, filled(ROWS), options, eval_env=eval_env)
     parts: dict[str, Any] = {"evolution": evolution, "store": store}
     try:
         yield TrainingLoop(population, source, options, LoopSettings(seed=0, env_id=ENV, **parts)), store

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from runner import RESULTS, read_lines
 
+from agilerl.collect.evaluator import CONFIRMATION_BATCH
 from agilerl.hpo.screening import shrink
 from agilerl.rollouts.confirmation import SequentialTest, batch_ends
 from agilerl.rollouts.evaluate import contested
-from agilerl.sources.evaluator import CONFIRMATION_BATCH
 from agilerl.training.stop_rule import WORTH_A_CONFIRMATION
 
 PATH = RESULTS / "confirmations.jsonl"

@@ -4,7 +4,7 @@
     python benchmarks/fqe.py --tasks rank:CartPole-v1:random
     python benchmarks/fqe.py --summary
 
-`rank`: 36 policies (three agents of an online training, twelve checkpoints each) are judged as `sources.fitted` judges
+`rank`: 36 policies (three agents of an online training, twelve checkpoints each) are judged as `collect.fitted` judges
 a population: on the held-out fifth of 50,000 rows. The line says Spearman's rank correlation with their mean returns
 over 20 episodes (the same for all), and what the policy of highest value returns beside the best one.
 `select`: a population of four CQN learns from 50,000 rows, twice from the same seed: selected by returns in the
@@ -112,12 +112,12 @@ def spearman(one: Any, other: Any) -> float:
 
 def rank(key: dict[str, Any]) -> dict[str, Any]:
     """Values of 36 policies beside their returns."""
+    from agilerl.collect.fitted import FittedEvaluator, hold_out
+    from agilerl.collect.offline import fill
     from agilerl.components.replay_buffer import ReplayBuffer
     from agilerl.core.options import OfflineOptions
     from agilerl.data.dataset import read_dataset
     from agilerl.engine.learner import Learner
-    from agilerl.sources.fitted import FittedEvaluator, hold_out
-    from agilerl.sources.offline import fill
     from agilerl.utils.utils import make_vect_envs
 
     env_id, seed = key["env"], key["seed"]

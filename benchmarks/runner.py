@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[1] / "agilerl"
 
 # What decides how a run trains; the command line, the records and the facade do not.
 TRAINS = ("algorithms", "components", "config", "engine", "envs", "hpo", "language", "llm_envs", "losses", "modules",
-          "networks", "presets", "ranges.py", "rng.py", "rollouts", "sources", "spaces.py", "training",
+          "networks", "presets", "ranges.py", "rng.py", "rollouts", "collect", "spaces.py", "training",
           "tree.py")  # fmt: skip
 
 

@@ -19,17 +19,17 @@ from typing import Any
 from runner import RESULTS, append_line, facts, package_commit
 from throughput import ALL, ours
 
+from agilerl.collect.acting import Acting
+from agilerl.collect.evaluator import Evaluator
+from agilerl.collect.replay import SharedReplay
+from agilerl.collect.rollouts import OnPolicyGeneration
+from agilerl.collect.updates import Updates
 from agilerl.engine.learner import Learner
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.simulators.team_fast import ParticleLanes
 from agilerl.envs.teams import TeamLanes
 from agilerl.hpo.evolution import TournamentEvolution
-from agilerl.sources.acting import Acting
-from agilerl.sources.evaluator import Evaluator
-from agilerl.sources.replay import SharedReplay
-from agilerl.sources.rollouts import OnPolicyGeneration
-from agilerl.sources.updates import Updates
 
 PARTS: dict[str, list[tuple[type, str]]] = {
     "evaluation": [(Evaluator, "population")],

@@ -86,8 +86,8 @@ WHOLE_RUNS = (
     "algorithms/test_team_export", "algorithms/test_team_mutations", "algorithms/test_team_rollouts",
     "algorithms/test_team_state", "algorithms/test_team_training", "algorithms/test_teams_with_memory",
     "cli/test_printed_commands", "envs/test_readable", "envs/test_team_vector", "networks/test_least_std",
-    "networks/test_shared_encoders", "sources/test_self_play", "sources/test_stages_and_pace",
-    "sources/test_team_options", "training/test_noise_persistence", "training/test_published_llm_scripts",
+    "networks/test_shared_encoders", "collect/test_self_play", "collect/test_stages_and_pace",
+    "collect/test_team_options", "training/test_noise_persistence", "training/test_published_llm_scripts",
     "training/test_random_play", "training/test_train_replay", "testing/test_probe_teams",
 )  # fmt: skip
 THOROUGH = (

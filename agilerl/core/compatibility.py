@@ -1,7 +1,7 @@
 """Settings that need or exclude one another: rows of a table, and their one reader.
 
 The rows here are those of options (`core.options`) and of runs, whose facts are known once agents and lanes are there
-(`sources.lanes.LaneSource.facts_of_run`); those of manifests are in `config.compatibility`.
+(`sources.lanes.LaneCollector.facts_of_run`); those of manifests are in `config.compatibility`.
 """
 
 from __future__ import annotations

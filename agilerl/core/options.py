@@ -81,7 +81,7 @@ class LoopOptions:
         reward_floor: lower bound of training rewards; None: no bound.
         reward_scale: factor on training rewards; scores and fitness are never scaled.
         clip_rewards: learn from the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
-        normalize_rewards: divide rewards by a running scale, see `sources.rewards`; replaces the last two.
+        normalize_rewards: divide rewards by a running scale, see `collect.rewards`; replaces the last two.
         lockstep: whether members act at the same time on replicas of the environment.
         carry_envs: episodes continue across generations, in the lanes of each slot, whichever member acts there next. A
             resumed run restarts them, so it equals an uninterrupted one only statistically. Needs lockstep.
@@ -92,10 +92,10 @@ class LoopOptions:
         threads: intra-op threads of torch during the whole run: rounding depends on their number.
         swap_channels: images are [H, W, C].
         opponents: of a two-player game: "self" trains against a pool of the population's past
-            (`sources.teams.self_play`); None: against itself only.
+            (`collect.teams.self_play`); None: against itself only.
         dataset: the file of transitions, or the run whose replay, members learn from; for offline algorithms.
         fitness: selection criterion of offline algorithms: "returns" of episodes in the environment, or "fqe", values
-            by fitted Q evaluation on held-out data, without environment steps (`sources.fitted`).
+            by fitted Q evaluation on held-out data, without environment steps (`collect.fitted`).
         held_out: for "fqe", the fraction of the data set's episodes held out for evaluation.
         fqe_gamma: discount of these values, the same for all members. fqe_updates: updates per evaluation, in a
             generation.

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from agilerl.collect.collector import Collector, GenerationPlan, Tally, cut
+from agilerl.collect.fitness import PopulationEvaluation
 from agilerl.core.host import return_freed_memory
 from agilerl.core.options import LoopOptions
 from agilerl.errors import ConfigError, RunError
 from agilerl.experimental.rounds import Rounds
 from agilerl.hpo.screening import best_returns
-from agilerl.sources.fitness import PopulationEvaluation
-from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.telemetry.record import Arrival, Birth, MemberRecord
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import are_unchanged, filled, weights_of
@@ -94,14 +94,14 @@ class AsynchronousLoop(TrainingLoop):
     def __init__(
         self,
         population: Sequence[Any],
-        source: Source,
+        collector: Collector,
         options: LoopOptions,
         *,
         max_lag: int,
         order: Iterable[int] = (),
         **more: Any,
     ) -> None:
-        super().__init__(population, source, options, **more)
+        super().__init__(population, collector, options, **more)
         if not self.evaluator.plays_episodes:
             raise ConfigError(
                 "evolution.mode=async evaluates each shard by episodes, and here fitness is not of episodes, or agents "
@@ -118,7 +118,7 @@ class AsynchronousLoop(TrainingLoop):
         self._arrived_at = time.perf_counter()
 
     def _share_work(self) -> None:
-        self.rounds = Rounds(self.source, self.scheduler)
+        self.rounds = Rounds(self.collector, self.scheduler)
 
     def _parts(self) -> list[str]:
         executor, shards = self.executor, len(cut(len(self.population), self.options.shards))
@@ -148,9 +148,9 @@ class AsynchronousLoop(TrainingLoop):
     def _plan(self, shard: int) -> GenerationPlan:
         """Plan the next round of a shard, for its members alone."""
         agents = [self.ahead[slot] for slot in self.slots[shard]]
-        self.source.fit(self.ahead)
+        self.collector.fit(self.ahead)
         env_steps_before = max(int(agent.steps[-1]) for agent in agents)
-        return self.source.plan(agents, self.ended[shard], env_steps_before)
+        return self.collector.plan(agents, self.ended[shard], env_steps_before)
 
     def _begin_rounds(self) -> None:
         """Begin the rounds of all shards that may train."""
@@ -212,7 +212,7 @@ class AsynchronousLoop(TrainingLoop):
         self.pace.per_episode = max(
             result["seconds"] / max(1, result["evaluation"]["episodes"]) for _, result in arrived
         )
-        self.source.fit(self.population)  # for a confirmation
+        self.collector.fit(self.population)  # for a confirmation
         confirmed, stop = self.stop_rule.decide(self._evaluated(number), self._is_last_arrival())
         members = self._member_records(fitness, tallies)
         healed = self._heal(number, fitness)
@@ -265,7 +265,7 @@ class AsynchronousLoop(TrainingLoop):
             self.population[slot].fitness.append(fitness[slot])
         env_steps = sum(evaluation["env_steps"] for evaluation in evaluations)
         self.evaluator.env_steps += env_steps
-        self.source.evaluated = env_steps / len(slots)
+        self.collector.evaluated = env_steps / len(slots)
         self.stop_rule.episode_length = env_steps / max(1, sum(evaluation["episodes"] for evaluation in evaluations))
         self.evaluation = self._merged(evaluations)
         arrived = {self.population[slot].index for slot in slots}

@@ -6,8 +6,8 @@ from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from typing import Any
 
+from agilerl.collect.collector import Collector, GenerationPlan
 from agilerl.core.checkpoint import decode_tree, encode_tree
-from agilerl.sources.source import GenerationPlan, Source
 from agilerl.training.dispatch import shard_here, shard_job
 from agilerl.training.scheduling import Batch, Scheduler, Steps, WorkItem
 from agilerl.training.serving import evaluated
@@ -20,11 +20,11 @@ class Rounds:
     shard's round before has left them: who does it, and when, makes no difference to its result.
 
     Args:
-        source: of this process, opened. scheduler: of the workers, which do all rounds if there are any.
+        collector: of this process, opened. scheduler: of the workers, which do all rounds if there are any.
     """
 
-    def __init__(self, source: Source, scheduler: Scheduler) -> None:
-        self.source, self.scheduler = source, scheduler
+    def __init__(self, collector: Collector, scheduler: Scheduler) -> None:
+        self.collector, self.scheduler = collector, scheduler
         self._batch = Batch(is_for_workers=True)
         self._shards: dict[int, int] = {}  # number of a piece -> shard
         self._agents: dict[int, list[Any]] = {}  # shard -> its members in the round
@@ -61,20 +61,20 @@ class Rounds:
             yield from self.scheduler.advance(self._batch)
         shard, result = self._shards.pop(number), self._batch.take(number)
         _load(self._agents.pop(shard), result["members"])
-        self.source.load_shard_state(shard, result["state"])
+        self.collector.load_shard_state(shard, result["state"])
         self._written[shard] = result["written"]
-        self.source.write(shard, result["written"])
+        self.collector.write(shard, result["written"])
         return shard, result
 
     def _job(
         self, plan: GenerationPlan, shard: int, slots: list[int], agents: Sequence[Any], worker: int
     ) -> dict[str, Any]:
         memory = self._missing_rows(worker, shard, plan.number)
-        return shard_job("round", self.source, plan, shard, slots, agents, memory)
+        return shard_job("round", self.collector, plan, shard, slots, agents, memory)
 
     def _missing_rows(self, worker: int, shard: int, number: int) -> dict[str, Any]:
         """Return what a worker lacks of a shard's replay: the last round's rows, if it did not write them, or all."""
-        memories, key = self.source.memories_of(shard), (worker, shard)
+        memories, key = self.collector.memories_of(shard), (worker, shard)
         has, self._has[key] = self._has.get(key, 0), number
         if not memories or has == number:
             return {}
@@ -84,11 +84,11 @@ class Rounds:
 
     def _here(self, plan: GenerationPlan, shard: int, slots: list[int], agents: Sequence[Any]) -> Steps:
         """Do a round in this process; its members are as they were until the result is taken."""
-        self.source.follow(plan)
+        self.collector.follow(plan)
         before = [encode_tree(agent.run_state()) for agent in agents]
         try:
-            result = yield from shard_here(self.source, plan, shard, slots, agents)
-            result |= evaluated(self.source.evaluator, agents, result["tallies"], plan.number)
+            result = yield from shard_here(self.collector, plan, shard, slots, agents)
+            result |= evaluated(self.collector.evaluator, agents, result["tallies"], plan.number)
             result["members"] = [encode_tree(agent.run_state()) for agent in agents]
         finally:
             _load(agents, before)

@@ -17,7 +17,7 @@ from agilerl.errors import ConfigError
 from agilerl.hpo.kinds import KINDS
 from agilerl.language import needs
 from agilerl.language.base import load_base
-from agilerl.language.sources.source import LanguageSource
+from agilerl.language.collect.collector import LanguageCollector
 from agilerl.language.tokenizer import load_tokenizer
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.training.manifest.resolve import hyperparameter_config
@@ -134,7 +134,7 @@ def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
         if tokenizer is None:
             tokenizer = load_tokenizer(manifest.algorithm.hyperparameters["model_name"])
         kwargs = dict(manifest.environment.kwargs)
-        return LanguageSource.make_envs(name, tokenizer, cls.experience.name, **kwargs)
+        return LanguageCollector.make_envs(name, tokenizer, cls.experience.name, **kwargs)
     prompt_env = env if is_gym(env) or not callable(env) else env()
     if not is_gym(prompt_env) and foreign.has_methods(prompt_env, "episodes"):
         raise ConfigError(

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.collect.fitness import MeanReturn
 from agilerl.core import foreign
 from agilerl.hpo.screening import recent_returns
-from agilerl.sources.fitness import MeanReturn
 from agilerl.training.population import filled
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.collect.collector import Collector, GenerationPlan, Tally, cut
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
-from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.training.scheduling import Scheduler, Steps, WorkItem
 
 TEMPORARY_KEY = "once:"  # prefix of keys of agents outside the population, such as copies of the best
@@ -35,24 +35,24 @@ class WorkerState:
 
 
 class Dispatcher:
-    """Runs a source's generations and evaluations on workers and in this process.
+    """Runs a collector's generations and evaluations on workers and in this process.
 
     Results do not depend on the number, assignment or loss of workers: each work item is a function of its job. This
     process works too, so that `executor` has one worker less than `workers`.
 
     Args:
-        source: of this process, opened. scheduler: of the workers. check: called while waiting for episodes; an
+        collector: of this process, opened. scheduler: of the workers. check: called while waiting for episodes; an
             exception it raises ends the run.
     """
 
-    def __init__(self, source: Source, scheduler: Scheduler, check: Callable[[], None] | None = None) -> None:
-        self.source, self.scheduler, self.check = source, scheduler, check
+    def __init__(self, collector: Collector, scheduler: Scheduler, check: Callable[[], None] | None = None) -> None:
+        self.collector, self.scheduler, self.check = collector, scheduler, check
         self._plan: GenerationPlan | None = None
         self._workers: dict[int, WorkerState] = {}
         self._writes, self._written = 0, list[Any]()  # generations of replay so far, and the last one
         self._trained: list[tuple[Any, str]] = []  # members as the last generation left them, and their keys
         self._once = itertools.count()  # keys of other agents
-        source.evaluator.divider = self
+        collector.evaluator.divider = self
 
     # -- generations -------------------------------------------------------------------------------------------------
 
@@ -67,25 +67,25 @@ class Dispatcher:
         Returns:
             One tally per member.
         """
-        source = self.source
-        plan = self._plan = source.plan(population, number, env_steps_before)
-        parts = cut(len(population), source.shards)
-        train = source.run_shard(plan, 0, population, parts[0]) if len(parts) == 1 else self._shards(plan, population)
+        collector = self.collector
+        plan = self._plan = collector.plan(population, number, env_steps_before)
+        slots, *others = cut(len(population), collector.shards)
+        train = self._shards(plan, population) if others else collector.run_shard(plan, 0, population, slots)
         tallies = yield from train
         is_alone = self.scheduler.hands() == 1  # no worker asks for members, which may go when others replace them
         self._trained = [] if is_alone else [(agent, f"{number}:{slot}") for slot, agent in enumerate(population)]
-        return source.combined(tallies)
+        return collector.combined(tallies)
 
     def _shards(self, plan: GenerationPlan, population: Sequence[Any]) -> Generator[int, None, list[Tally]]:
         """Run the plan for all shards; the rows that each has written are exchanged after all of them."""
-        source, number, parts = self.source, plan.number, cut(len(population), self.source.shards)
+        collector, number, parts = self.collector, plan.number, cut(len(population), self.collector.shards)
         pieces = [
             WorkItem(
                 "generation",
                 f"shard {shard} of generation {number}",
                 len(slots),
                 partial(self._shard_job, plan, shard, slots, [population[slot] for slot in slots]),
-                partial(shard_here, source, plan, shard, slots, [population[slot] for slot in slots]),
+                partial(shard_here, collector, plan, shard, slots, [population[slot] for slot in slots]),
                 partial(self._lacks_replay, shard),
                 partial(self._shard_done, shard),
                 self._forget,
@@ -97,11 +97,11 @@ class Dispatcher:
             if result.get("host") is not None:  # of a worker
                 for slot, state in zip(slots, result["members"], strict=True):
                     population[slot].load_run_state(decode_tree(state, f"member {slot}"))
-            source.load_shard_state(shard, result["state"])
+            collector.load_shard_state(shard, result["state"])
         self._written = [result["written"] for result in results]
         self._writes += 1
         for shard, rows in enumerate(self._written):
-            source.write(shard, rows)
+            collector.write(shard, rows)
         return [tally for result in results for tally in result["tallies"]]
 
     def _shard_job(
@@ -110,11 +110,11 @@ class Dispatcher:
         state = self._state(worker)
         state.trained, state.members = plan.number, {f"{plan.number}:{slot}" for slot in slots}
         memory = self._missing_rows(worker, shard, plan.number)
-        return shard_job("generation", self.source, plan, shard, slots, agents, memory)
+        return shard_job("generation", self.collector, plan, shard, slots, agents, memory)
 
     def _replay_of(self, shard: int) -> int:
         """Number of the replay that a shard learns from: 0 for all, unless each has its own."""
-        return shard if self.source.has_own_memories else 0
+        return shard if self.collector.has_own_memories else 0
 
     def _shard_done(self, shard: int, worker: int, result: dict[str, Any]) -> None:
         number = result.pop("number")
@@ -134,18 +134,18 @@ class Dispatcher:
         It waits while this process does another shard, whose rows are in the replay until that ends.
         """
         writes = self._state(worker).writes.get(self._replay_of(shard), -1)
-        return bool(self.source.memories_of(shard)) and writes < max(0, self._writes - 1)
+        return bool(self.collector.memories_of(shard)) and writes < max(0, self._writes - 1)
 
     def _missing_rows(self, worker: int, shard: int, number: int) -> dict[str, Any]:
         """Return the replay that a worker lacks: the last generation's writes, without its own, or everything."""
-        state, memories = self._state(worker), self.source.memories_of(shard)
+        state, memories = self._state(worker), self.collector.memories_of(shard)
         lacks_all, replay = self._lacks_replay(shard, worker), self._replay_of(shard)
         before, state.writes[replay] = state.writes.get(replay, -1), self._writes
         if not memories or before == self._writes:
             return {}
         if lacks_all:
             return {"memories": {name: memory.state() for name, memory in memories.items()}}
-        writers = [shard] if self.source.has_own_memories else range(len(self._written))
+        writers = [shard] if self.collector.has_own_memories else range(len(self._written))
         return {
             "written": {
                 writer: None if state.own.get(writer) == number - 1 else self._written[writer] for writer in writers
@@ -160,8 +160,8 @@ class Dispatcher:
         Where the bits of actions depend on the batch size, episodes are split into one block per shard, independent of
         the number of workers; otherwise they are split per idle process.
         """
-        is_divisible = learner.acts_by_row and self.source.evaluator.episodes_are_independent
-        parts = cut(len(episodes), self.scheduler.hands() if is_divisible else self.source.shards)
+        is_divisible = learner.acts_by_row and self.collector.evaluator.episodes_are_independent
+        parts = cut(len(episodes), self.scheduler.hands() if is_divisible else self.collector.shards)
         if len(parts) == 1 or self._plan is None:
             return here(episodes)
         blocks = [episodes.part(part[0], part[-1] + 1) for part in parts]
@@ -187,7 +187,7 @@ class Dispatcher:
 
     def judge(self, agents: Sequence[Any], here: Callable[[Sequence[Any]], list[float]]) -> list[float]:
         """Score language policies on held-out texts, in one part per shard."""
-        parts = cut(len(agents), self.source.shards)
+        parts = cut(len(agents), self.collector.shards)
         if len(parts) == 1 or self._plan is None:
             return here(agents)
         groups = [[agents[place] for place in part] for part in parts]
@@ -239,7 +239,7 @@ class Dispatcher:
 
 def shard_job(
     kind: str,
-    source: Source,
+    collector: Collector,
     plan: GenerationPlan,
     shard: int,
     slots: Sequence[int],
@@ -253,20 +253,22 @@ def shard_job(
         "shard": shard,
         "slots": slots,
         "members": [encode_tree(agent.run_state()) for agent in agents],
-        "state": source.shard_state(shard),
+        "state": collector.shard_state(shard),
         "memory": memory,
     }
 
 
-def shard_here(source: Source, plan: GenerationPlan, shard: int, slots: Sequence[int], agents: Sequence[Any]) -> Steps:
-    """Train a shard in this process, whose source stays as it was until the result is taken."""
-    before = source.shard_state(shard)
+def shard_here(
+    collector: Collector, plan: GenerationPlan, shard: int, slots: list[int], agents: Sequence[Any]
+) -> Steps:
+    """Train a shard in this process, whose collector stays as it was until the result is taken."""
+    before = collector.shard_state(shard)
     try:
-        tallies = yield from source.run_shard(plan, shard, agents, slots)
-        result = {"state": source.shard_state(shard), "tallies": tallies}
+        tallies = yield from collector.run_shard(plan, shard, agents, slots)
+        result = {"state": collector.shard_state(shard), "tallies": tallies}
     finally:
-        source.load_shard_state(shard, before)
-    return {**result, "written": source.take_written(shard), "agents": agents}
+        collector.load_shard_state(shard, before)
+    return {**result, "written": collector.take_written(shard), "agents": agents}
 
 
 def _played(here: Callable[[Episodes], EvaluationResult], block: Episodes) -> Steps:

@@ -1,6 +1,6 @@
 """Distributed training: one population on several ranks, synchronised at start, during training and on resume.
 
-Synchronisation during updates is implemented in `engine` and `sources`; this module is for the loop.
+Synchronisation during updates is implemented in `engine` and `collect`; this module is for the loop.
 """
 
 from __future__ import annotations

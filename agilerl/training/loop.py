@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted, counted_in
+from agilerl.collect.collector import Collector, Tally, cut
+from agilerl.collect.determinism import Probe, probe_determinism, warning_of
+from agilerl.collect.fitness import MeanReturn, PopulationEvaluation
 from agilerl.core.host import naming_shortage, return_freed_memory
 from agilerl.core.options import LoopOptions
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
@@ -21,9 +24,6 @@ from agilerl.hpo.screening import affordable, best_returns, promising, screened
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.request import RunRequest
 from agilerl.runs.steering import Inbox, Taken
-from agilerl.sources.determinism import Probe, probe_determinism, warning_of
-from agilerl.sources.fitness import MeanReturn, PopulationEvaluation
-from agilerl.sources.source import Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, Sinks, Steering
 from agilerl.training.best import BestAgent
@@ -60,7 +60,7 @@ class LoopSettings:
         store: saves the run after every generation, and restores an earlier save.
         check: called between vector steps, including those of evaluations; an exception it raises ends the run.
         executor: workers that take part, closed at the end of the run.
-        ranks: processes that train this population together, each with its own source and store.
+        ranks: processes that train this population together, each with its own collector and store.
         deadline: of a budget in minutes; the run ends before it, after at least one generation.
     """
 
@@ -82,7 +82,7 @@ class TrainingLoop:
 
     Args:
         population: the agents; the list itself is not modified.
-        source: of experience and evaluations; closed at the end of the run.
+        collector: of experience and evaluations; closed at the end of the run.
         options: of the run.
     """
 
@@ -93,7 +93,7 @@ class TrainingLoop:
     def __init__(
         self,
         population: Sequence[Any],
-        source: Source,
+        collector: Collector,
         options: LoopOptions,
         settings: LoopSettings,
     ) -> None:
@@ -109,25 +109,25 @@ class TrainingLoop:
         self._in_full: set[int] = set()  # ids of members whose evaluation of this generation is complete
         self.evaluation = PopulationEvaluation([])  # of this generation
         self.store, self.check = settings.store, self._checking(settings.check)
-        self.options, self.seed, self.env_id, self.source = options, seed, settings.env_id, source
+        self.options, self.seed, self.env_id, self.collector = options, seed, settings.env_id, collector
         self._begun_with = 0  # generations before this process
         self.asked_steps = options.max_steps  # per member, if none is stopped early
         self.family = Family(self.population)
         self.sinks = Sinks(self.request.sinks)
-        source.ranks = ranks
-        source.open(self.population, seed, self.check, options.shards)
-        self.evaluator = source.evaluator
+        collector.ranks = ranks
+        collector.open(self.population, seed, self.check, options.shards)
+        self.evaluator = collector.evaluator
         self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
         if executor is not None or options.shards > 1:
             check_portable(self.population)
         self._share_work()
-        self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
+        self.notes = [*collector.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
         folder = None if self.store is None else self.store.folder
         self.steering = SteeringWheel(Inbox(folder, self.request.script), ranks)
         self.result = EvolveResult(self.population, None)
-        self.stop_rule = StopRule(self.evaluator, self.best, self.pace, self.result, source.steps_of_generation)
+        self.stop_rule = StopRule(self.evaluator, self.best, self.pace, self.result, collector.steps_of_generation)
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
 
     def _checking(self, check: Callable[[], None] | None) -> Callable[[], None] | None:
@@ -146,7 +146,7 @@ class TrainingLoop:
 
     def _share_work(self) -> None:
         """Have the work of generations and evaluations done by shards and workers."""
-        self.dispatcher = Dispatcher(self.source, self.scheduler, self.check)
+        self.dispatcher = Dispatcher(self.collector, self.scheduler, self.check)
 
     def _parts(self) -> list[str]:
         """Describe shards and workers, if there are several."""
@@ -169,7 +169,7 @@ class TrainingLoop:
         else:
             self.result.env_steps_member = max(agent.steps[-1] for agent in self.population)
             self._say_spent()
-        self.source.foresee(self.population)
+        self.collector.foresee(self.population)
         self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
         self.callbacks.births(founders)
@@ -185,7 +185,7 @@ class TrainingLoop:
                 deadline, seconds = self.pace.deadline, time.perf_counter() - self._wall
                 limit = None if deadline is None else seconds + deadline.left
                 about = {"env_id": self.env_id, "seed": self.seed, "notes": tuple(self.notes), "time_limit": limit}
-                self.sinks.start(run_plan(self.source, self.options, self.probe, self.result, **about), founders)
+                self.sinks.start(run_plan(self.collector, self.options, self.probe, self.result, **about), founders)
                 self._record_late()
                 try:
                     while self._goes_on():
@@ -202,7 +202,7 @@ class TrainingLoop:
                 self._count_time()
                 self._report_faults()  # since the last generation
                 self.scheduler.close()
-                self.source.close()
+                self.collector.close()
                 self.sinks.close()
         averaged = self.options.fitness_window
         values = [recent_fitness(a, averaged) if a.fitness else -np.inf for a in self.population]
@@ -242,7 +242,7 @@ class TrainingLoop:
 
         A resumed run may include a partial one of its earlier budget.
         """
-        rounded, options = self.source.steps_of_generation, self.options
+        rounded, options = self.collector.steps_of_generation, self.options
         remaining = max(0, options.max_steps - self.result.env_steps_member)
         total = max(options.generations(rounded), done + -(-remaining // rounded(options.evo_steps)))
         in_time = self.pace.generations_in_time(time.perf_counter() - self._started, done - self._begun_with)
@@ -252,7 +252,7 @@ class TrainingLoop:
         """Check whether an exact resume is possible, if the run is saved; a resumed run reads it from its record."""
         if self.store is not None and not is_resumed:
             budget = self.options.max_steps * len(self.population)
-            self.probe = probe_determinism(self.source.probed, self.population[0], self.seed, budget, self.check)
+            self.probe = probe_determinism(self.collector.probed, self.population[0], self.seed, budget, self.check)
             if self.probe.is_deterministic is None and self.probe.difference:
                 self.notes.append(f"unknown whether the environment is deterministic: {self.probe.difference}")
         message = warning_of(self.probe, self.env_id)
@@ -344,7 +344,7 @@ class TrainingLoop:
         self.stop_rule.episode_length = evaluation.env_steps / max(1, episodes)
         self.pace.evaluated(time.perf_counter() - start, episodes)
         self.result.time.evaluation += self.pace.evaluation
-        self.source.evaluated = evaluation.env_steps / len(self.population)
+        self.collector.evaluated = evaluation.env_steps / len(self.population)
         scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
         scores |= screened(finite, scores)
         fitness = self.quarantine.fitness(self.population, scores)
@@ -360,7 +360,7 @@ class TrainingLoop:
         Training episodes tell how long episodes are, since a resumed run has their numbers too.
         """
         options, share = self.options, self.options.eval_share
-        if share is None or not self.source.acts:
+        if share is None or not self.collector.acts:
             return options.eval_members, None
         steps = sum(tally.env_steps for tally in tallies)
         room = share * (self.result.env_steps_population + steps) - self.evaluator.env_steps
@@ -388,7 +388,7 @@ class TrainingLoop:
         return births
 
     def _report_faults(self, ranks: Ranks = ONE) -> None:
-        faults = self.source.faults() + self.scheduler.faults()
+        faults = self.collector.faults() + self.scheduler.faults()
         for rank, lines in enumerate(ranks.gather_plain(faults)):
             for line in lines:
                 self.result.restarts += 1
@@ -407,10 +407,10 @@ class TrainingLoop:
             return spent >= self.options.stop_after
         if self.pace.deadline is None:
             return False
-        following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.source.evaluated))
+        following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.collector.evaluated))
         seconds, steps_made = time.perf_counter() - start, max(1, spent - steps_before)
         closing = self.stop_rule.closing_episodes(self.options, len(self.population))
-        rounded = self.source.steps_of_generation
+        rounded = self.collector.steps_of_generation
         if not self.pace.is_up(seconds * rounded(following) / steps_made, closing):
             return False
         steps = self.pace.shortened(seconds, steps_made, following, closing, rounded)
@@ -500,19 +500,19 @@ class TrainingLoop:
         return born, remaining
 
     def _set_options(self, **changes: Any) -> None:
-        """Change options of the loop and of the source, whose options are of a kind of their own."""
+        """Change options of the loop and of the collector, whose options are of a kind of their own."""
         self.options = replace(self.options, **changes)
-        self.source.options = replace(self.source.options, **changes)
+        self.collector.options = replace(self.collector.options, **changes)
 
     def fit_to_population(self) -> None:
-        """Adapt the source to the current members, who share the environment steps that stopped ones have left."""
+        """Adapt the collector to the current members, who share the environment steps that stopped ones have left."""
         if self.evolution.shares_budget:
             founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
             remaining = self.asked_steps * founders - self.result.env_steps_population
             spent = max(agent.steps[-1] for agent in self.population)
             self.evolution.budget_left(remaining)
             self._set_options(max_steps=spent + max(0, remaining) // len(self.population))
-        changed = self.source.fit(self.population)
+        changed = self.collector.fit(self.population)
         if changed is not None:
             self.sinks.message(changed)
 
@@ -553,7 +553,7 @@ class TrainingLoop:
             "max_env_steps": self.options.max_steps,
             "evaluation_env_steps": self.evaluator.env_steps,
             "seconds": time.perf_counter() - self._wall,
-            "epsilon": self.source.epsilon,
+            "epsilon": self.collector.epsilon,
             "opponents": tuple(self.evaluator.opponents_of),
             "members_left": len(self.population) if len(self.population) != len(members) else None,
         }
@@ -568,7 +568,7 @@ class TrainingLoop:
     def _count_time(self) -> None:
         self.result.seconds = time.perf_counter() - self._wall
         self.result.cpu_seconds = time.process_time() - self._cpu + self.scheduler.cpu_seconds
-        spent, training = self.result.time, self.source.seconds
+        spent, training = self.result.time, self.collector.seconds
         spent.collecting, spent.learning = training.collecting, training.learning
         spent.total = time.perf_counter() - self._started
         spent.seconds_per_episode = self.pace.seconds_per_episode

@@ -20,6 +20,9 @@ from agilerl.algorithms.base.adapted import adapted, kind_of_experience, needs_b
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
+from agilerl.collect.collector import Collector
+from agilerl.collect.custom.learn import trains_by_learn
+from agilerl.collect.teams.transitions import team_in
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core.env_ids import check_lookup
@@ -35,9 +38,6 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.ranks import Ranks, check_launch, joined
 from agilerl.runs.request import RunRequest
-from agilerl.sources.custom.learn import trains_by_learn
-from agilerl.sources.source import Source
-from agilerl.sources.teams.transitions import team_in
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
@@ -261,12 +261,12 @@ class Request:
         evaluation = {"eval_episodes": self.num_envs * rounds, "fitness_window": rounds}
         return self.kind.options.of(self.asked, **evaluation, evolve_last=True, checkpoint_path=base)
 
-    def run(self, make_source: Callable[[Any], Source]) -> tuple[list[Any], list[list[Any]]]:
-        """Train on the source of these options, save the elite if requested, and return (population, fitnesses)."""
+    def run(self, make_collector: Callable[[Any], Collector]) -> tuple[list[Any], list[list[Any]]]:
+        """Train on the collector of these options, save the elite if requested, and return (population, fitnesses)."""
         asked, options, population = self.asked, self.options(), self.population
         if self.kind.collects == "rollouts":
             set_lanes(population, self.num_envs)
-        source = make_source(options)
+        collector = make_collector(options)
         with joined(asked["accelerator"]) as ranks:
             kinds = {name: type(asked[name]).__name__ for name in ("tournament", "mutation")}
             names = {"function": self.function, "env_name": asked["env_name"], "num_envs": self.num_envs}
@@ -274,9 +274,9 @@ class Request:
             limit_batches(self.function, population, asked, ranks.size)
             evolution = TournamentEvolution(asked["tournament"], asked["mutation"])
             result = train_population(
-                population, asked, ranks, self.name, lambda seed: (source, options, asked["env_name"], evolution)
+                population, asked, ranks, self.name, lambda seed: (collector, options, asked["env_name"], evolution)
             )
-            rare = bool(source.memories()) and result.updates <= len(population) * result.generations
+            rare = bool(collector.memories()) and result.updates <= len(population) * result.generations
             if result.generations and (not result.updates or result.unchanged or rare):
                 _warn_unchanged(self.function, result, rare)
             if asked["save_elite"] and ranks.is_main:  # before any rank returns, so that all of them can read it
@@ -300,15 +300,15 @@ def train_population(
     asked: Mapping[str, Any],
     ranks: Ranks,
     algo: str,
-    build: Callable[[int], tuple[Source, LoopOptions, str, TournamentEvolution]],
+    build: Callable[[int], tuple[Collector, LoopOptions, str, TournamentEvolution]],
 ) -> EvolveResult:
-    """Train on the source, options, environment's name and evolution that `build` returns for the seed of the run."""
+    """Train on the collector, options, environment's name and evolution that `build` returns for the seed of the run."""
     with store_in(folder_of(asked["resume"], ranks), algo=algo) as store:
         sync_resume(store, ranks)
         run_seed = resolve_seed(asked["seed"])
         run_seed = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
         seed = ranks.gather_plain(run_seed)[0]
-        source, options, env_id, evolution = build(seed)
+        collector, options, env_id, evolution = build(seed)
         settings = LoopSettings(
             seed=seed,
             env_id=env_id,
@@ -317,7 +317,7 @@ def train_population(
             store=store,
             ranks=ranks,
         )
-        return TrainingLoop(population, source, options, settings).run()
+        return TrainingLoop(population, collector, options, settings).run()
 
 
 def sinks_of(asked: Mapping[str, Any]) -> list[Sink]:

@@ -10,7 +10,7 @@ Guarantees per member and vector step:
 * its row of a fused update does not affect other rows, as no operation mixes rows.
 
 On an accelerator, where each check waits for the device, learning from transitions checks weights and losses every
-`sources.divergence.CHECK_INTERVAL` vector steps instead.
+`collect.divergence.CHECK_INTERVAL` vector steps instead.
 
 A quarantined member has fitness −∞ in selection and is replaced by a copy of the fittest member, also without
 evolution.
@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agilerl.collect.collector import Tally
+from agilerl.collect.divergence import is_finite
 from agilerl.core import foreign
 from agilerl.errors import AlgorithmError
-from agilerl.sources.divergence import is_finite
-from agilerl.sources.source import Tally
 from agilerl.telemetry.record import Birth
 
 WORST = float("-inf")

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.collect.evaluator import CheckedLanes
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.options import LoopOptions
@@ -21,7 +22,6 @@ from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import Lanes
 from agilerl.rollouts.episodes import EvaluationResult
 from agilerl.rollouts.evaluate import evaluate
-from agilerl.sources.evaluator import CheckedLanes
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.training.deadline import Deadline
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted, counted_in
+from agilerl.collect.collector import Collector, Tally
+from agilerl.collect.determinism import Probe
+from agilerl.collect.fitness import MeanReturn
 from agilerl.core import foreign
 from agilerl.core.options import LoopOptions
 from agilerl.hpo.evolution import Family
 from agilerl.hpo.tournament import nan_as_worst
-from agilerl.sources.determinism import Probe
-from agilerl.sources.fitness import MeanReturn
-from agilerl.sources.source import Source, Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.files import lineage_text
 from agilerl.telemetry.record import Arrival, Birth, GenerationRecord, MemberRecord, RunPlan, Steering
@@ -134,11 +134,11 @@ def fittest(population: Sequence[Any], fitness: Sequence[float]) -> Any:
     return population[int(np.argmax(nan_as_worst(fitness)))] if population else None
 
 
-def run_plan(source: Source, options: LoopOptions, probe: Probe, result: EvolveResult, **about: Any) -> RunPlan:
+def run_plan(collector: Collector, options: LoopOptions, probe: Probe, result: EvolveResult, **about: Any) -> RunPlan:
     """Build the plan of the run; `about`: its `env_id`, `seed`, `notes` and `time_limit`."""
-    lead, facts = adapted(result.population[0]), dict(source.facts())
+    lead, facts = adapted(result.population[0]), dict(collector.facts())
     named = {name: facts.pop(name) for name in ("learner", "env_backend", "num_envs")}
-    is_repeatable = source.is_repeatable and probe.is_deterministic is not False
+    is_repeatable = collector.is_repeatable and probe.is_deterministic is not False
     optional: dict[str, Any] = {
         "deterministic": probe.is_deterministic,
         "exact_resume": is_repeatable and not options.carry_envs,

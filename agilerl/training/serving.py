@@ -1,4 +1,4 @@
-"""Worker side of the scheduler: trains shards and plays blocks of evaluation episodes with a separate source."""
+"""Worker side of the scheduler: trains shards and plays blocks of evaluation episodes with a separate collector."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from agilerl.collect.collector import Collector, Tally
+from agilerl.collect.divergence import is_finite
+from agilerl.collect.fitness import FitnessEvaluator, PopulationEvaluation
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
-from agilerl.sources.divergence import is_finite
-from agilerl.sources.fitness import FitnessEvaluator, PopulationEvaluation
-from agilerl.sources.source import Source, Tally
 from agilerl.training.dispatch import TEMPORARY_KEY
 from agilerl.training.population import evaluation_mode
 
@@ -23,13 +23,13 @@ class ShardServer:
     """Runs the jobs of `training.dispatch.Dispatcher`.
 
     Args:
-        source: not opened yet. founders: templates of the members; their states are ignored. seed, shards: of the run.
+        collector: not opened. founders: templates of the members; their states are ignored. seed, shards: of the run.
     """
 
-    def __init__(self, source: Source, founders: Sequence[Any], seed: int, shards: int) -> None:
-        self.source = source
+    def __init__(self, collector: Collector, founders: Sequence[Any], seed: int, shards: int) -> None:
+        self.collector = collector
         self._report: Report = _unheard
-        source.open(founders, seed, self._alive, shards)
+        collector.open(founders, seed, self._alive, shards)
         self._template, *self._spare = founders
         self._generation = -1
         self._written: dict[int, Any] = {}  # rows of each shard's last generation that ran here
@@ -42,13 +42,13 @@ class ShardServer:
         if asked["plan"].number != self._generation:
             self._generation = asked["plan"].number
             self._release(list(self._members))
-        with fixed_threads(self.source.options.threads), repeatable_convolutions():
-            self.source.follow(asked["plan"])
+        with fixed_threads(self.collector.options.threads), repeatable_convolutions():
+            self.collector.follow(asked["plan"])
             do = {
                 "generation": self._train, "round": self._round, "episodes": self._play, "judgement": self._judge,
             }  # fmt: skip
             result = do[asked["kind"]](asked)
-        result |= {"faults": self.source.faults(), "cpu_seconds": time.process_time() - start}
+        result |= {"faults": self.collector.faults(), "cpu_seconds": time.process_time() - start}
         return pickle.dumps(result, protocol=5)
 
     def _alive(self) -> None:
@@ -62,39 +62,39 @@ class ShardServer:
 
     def _round(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         agents, result = self._run(asked)
-        result |= evaluated(self.source.evaluator, agents, result["tallies"], asked["plan"].number)
+        result |= evaluated(self.collector.evaluator, agents, result["tallies"], asked["plan"].number)
         self._spare += agents
         return result
 
     def _run(self, asked: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Train the members of a shard; returns them and the result."""
-        source, shard, slots = self.source, asked["shard"], asked["slots"]
+        collector, shard, slots = self.collector, asked["shard"], asked["slots"]
         agents = [self._made(state) for state in asked["members"]]
-        source.load_shard_state(shard, asked["state"])
+        collector.load_shard_state(shard, asked["state"])
         if "memories" in asked["memory"]:
             for name, state in asked["memory"]["memories"].items():
-                source.memories_of(shard)[name].load_state(state)
+                collector.memories_of(shard)[name].load_state(state)
         elif "written" in asked["memory"]:
             for writer, rows in asked["memory"]["written"].items():
-                source.write(writer, self._written[writer] if rows is None else rows)
-        steps = source.run_shard(asked["plan"], shard, agents, slots)
+                collector.write(writer, self._written[writer] if rows is None else rows)
+        steps = collector.run_shard(asked["plan"], shard, agents, slots)
         while True:
             try:
                 self._report(next(steps))
             except StopIteration as end:
                 tallies = end.value
                 break
-        written = self._written[shard] = source.take_written(shard)
+        written = self._written[shard] = collector.take_written(shard)
         return agents, {
             "members": [encode_tree(agent.run_state()) for agent in agents],
-            "state": source.shard_state(shard),
+            "state": collector.shard_state(shard),
             "tallies": tallies,
             "written": written,
             "number": asked["plan"].number,
         }
 
     def _play(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        evaluator: Any = self.source.evaluator  # that plays episodes
+        evaluator: Any = self.collector.evaluator  # that plays episodes
         agents = self._asked_for(asked)
         with evaluation_mode(agents), evaluator.adopts(agents) as learner:
             result = evaluator.play(learner, asked["episodes"])
@@ -102,7 +102,7 @@ class ShardServer:
         return {"result": asdict(result)}
 
     def _judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        evaluator: Any = self.source.evaluator  # of language policies
+        evaluator: Any = self.collector.evaluator  # of language policies
         agents = self._asked_for(asked)
         with evaluation_mode(agents):
             fitness = evaluator.judged_here(agents)

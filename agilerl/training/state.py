@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.collect.collector import Collector
+from agilerl.collect.determinism import Probe
+from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.core import foreign
 from agilerl.core.options import LoopOptions
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.hpo.evolution import Evolution, Family
 from agilerl.ranks import Ranks
-from agilerl.sources.determinism import Probe
-from agilerl.sources.fitness import FitnessEvaluator
-from agilerl.sources.source import Source
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.record import Birth, Steering, as_dict
 from agilerl.training.best import BestAgent
@@ -31,7 +31,7 @@ class Loop(Protocol):
     """What is saved of a training loop (see `TrainingLoop`), and what follows a restored population."""
 
     population: list[Any]
-    source: Source
+    collector: Collector
     evaluator: FitnessEvaluator
     options: LoopOptions
     evolution: Evolution
@@ -70,7 +70,7 @@ class SavableLoop:
 
     def facts(self) -> dict[str, Any]:
         """Settings of the run; those that affect its result must not change on resume."""
-        loop, facts = self.loop, self.loop.source.facts()
+        loop, facts = self.loop, self.loop.collector.facts()
         return {
             "seed": loop.seed,
             **{name: facts[name] for name in ("learner", "env_backend", "num_envs")},
@@ -94,7 +94,7 @@ class SavableLoop:
 
     def memories(self) -> dict[str, Any]:
         """Replay buffers by name; RunError for a kind that cannot be saved incrementally."""
-        memories = dict(self.loop.source.memories())
+        memories = dict(self.loop.collector.memories())
         for name, memory in memories.items():
             if not foreign.has_methods(memory, "changes"):
                 raise RunError(
@@ -112,12 +112,12 @@ class SavableLoop:
             "births": [jsonable(as_dict(birth)) for birth in loop.result.births],
             "evolution": {**loop.family.state(), **loop.evolution.state()},
             "evaluation_env_steps": loop.evaluator.env_steps,
-            "evaluated": float(loop.source.evaluated),
+            "evaluated": float(loop.collector.evaluated),
             "saved_steps": loop.saved_steps,
             **({} if loop.resets is None else {"resets": loop.resets.state()}),
             **({"by_agent": loop.result.by_agent} if loop.result.by_agent else {}),
             **self._steering(),
-            "source": loop.source.state(),
+            "source": loop.collector.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
         }
         return self.population_tree(), loop.best.state(), rest
@@ -169,9 +169,9 @@ class SavableLoop:
         if loop.resets is not None:
             loop.resets.load_state(rest.get("resets", {}))  # missing if they are new in this run
         loop.evaluator.env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
-        loop.source.evaluated = rest.get("evaluated", 0.0)
+        loop.collector.evaluated = rest.get("evaluated", 0.0)
         kernels = str(facts.get("kernels", "torch"))  # missing in earlier runs
-        loop.source.load_state({**rest["source"], "kernels": kernels})
+        loop.collector.load_state({**rest["source"], "kernels": kernels})
         loop.fit_to_population()
         loop.probe = Probe(facts.get("deterministic"))
 

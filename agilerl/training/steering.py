@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.collect.fitness import MeanReturn
 from agilerl.core import foreign
 from agilerl.hpo.evolution import Births
 from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.steering import FOR_ONE, Inbox, Request, Taken
-from agilerl.sources.fitness import MeanReturn
 from agilerl.telemetry.record import Birth, Steering
 
 BEFORE_SELECTION = ("protect", "unprotect", "unpin", "remove", "evaluate", "stop")

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.collect.fitness import FitnessEvaluator, MeanReturn, PopulationEvaluation
 from agilerl.core.options import LoopOptions
 from agilerl.hpo.screening import MIN_EPISODES, has_plateaued, shrink, still_learns
 from agilerl.hpo.tournament import nan_as_worst
-from agilerl.sources.fitness import FitnessEvaluator, MeanReturn, PopulationEvaluation
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Pace, TimeIsUp
 from agilerl.training.result import EvolveResult
@@ -72,7 +72,7 @@ class StopRule:
 
     Args:
         evaluator: plays held-out episodes. best: takes the agents. pace: knows how many episodes there is time for.
-        result: counts confirmations and their seconds. rounded: `Source.steps_of_generation`.
+        result: counts confirmations and their seconds. rounded: `Collector.steps_of_generation`.
         shards: that are evaluated in turn, one in each generation.
 
     Attributes:

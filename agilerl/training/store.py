@@ -36,7 +36,7 @@ REMAINS = ("best", METRICS, LINEAGE, "replay")  # files of a run other than its 
 KEEP = 3
 MAX_FAILURES = 5
 GOES_ON = {"max_steps", "stop_after", "target", "patience"}  # options that may change on resume without a note
-COMPARED = {"dataset"}  # a path; the source compares the content
+COMPARED = {"dataset"}  # a path; the collector compares the content
 # Reason for stopping -> argument.
 WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps", "minutes": "stop_after"}
 

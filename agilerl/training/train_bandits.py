@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from agilerl.collect.bandit import BanditCollector
 from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
 from agilerl.envs.vector import make_vect_envs
-from agilerl.sources.bandit import BanditSource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy
@@ -48,7 +48,7 @@ def train_bandits(
     if is_bandit(env):
         asked["env"], eval_env = (_lanes_of(env, rounds) for rounds in (episode_steps, eval_steps or episode_steps))
     request = Request("train_bandits", asked)
-    return request.run(lambda options: BanditSource(asked["env"], memory, options, eval_env=eval_env))
+    return request.run(lambda options: BanditCollector(asked["env"], memory, options, eval_env=eval_env))
 
 
 def _lanes_of(bandit: Any, rounds: int) -> Any:

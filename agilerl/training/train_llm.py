@@ -15,8 +15,8 @@ from agilerl.core import foreign
 from agilerl.core.options import LanguageOptions
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import TournamentEvolution
-from agilerl.language.sources.games import Games
-from agilerl.language.sources.source import GYMS, ITEMS, LanguageSource, check_gym
+from agilerl.language.collect.collector import GYMS, ITEMS, LanguageCollector, check_gym
+from agilerl.language.collect.games import Games
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.ranks import check_launch, joined
 from agilerl.telemetry.record import Sink
@@ -160,14 +160,14 @@ def _finetune(
     algo = str(population[0].algo)
     with joined(asked["accelerator"]) as ranks:
 
-        def build(seed: int) -> tuple[LanguageSource, LanguageOptions, str, TournamentEvolution]:
+        def build(seed: int) -> tuple[LanguageCollector, LanguageOptions, str, TournamentEvolution]:
             envs = [env] if env_fn is None else [env_fn() for _ in population]
             if as_played is None:
                 for user_env in envs:
                     check_gym(user_env, kind)
             else:
                 envs = [as_played(user_env, seed) for user_env in envs]
-            source = LanguageSource(envs[0] if env_fn is None else envs, LanguageOptions())
+            source = LanguageCollector(envs[0] if env_fn is None else envs, LanguageOptions())
             source.ranks = ranks
             source.options = options = _options(source, population, asked)
             compare(ranks, population, options, function=function)
@@ -216,7 +216,7 @@ _FITTING = {
 }  # fmt: skip
 
 
-def _options(source: LanguageSource, population: list[Any], asked: dict[str, Any]) -> LanguageOptions:
+def _options(source: LanguageCollector, population: list[Any], asked: dict[str, Any]) -> LanguageOptions:
     """Convert numbers of iterations to numbers of prompts per member."""
     batch, sharing = source.batch_size, len(population) if source.is_shared else 1
     interval, evo = int(asked["evaluation_interval"]), asked["evo_steps"]

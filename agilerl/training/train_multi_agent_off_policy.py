@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from agilerl.sources.teams.transitions import TeamTransitions
+from agilerl.collect.teams.transitions import TeamTransitions
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy

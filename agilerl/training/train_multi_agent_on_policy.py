@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
-from agilerl.sources import source_for
+from agilerl.collect import source_for
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
@@ -30,10 +30,10 @@ def train_multi_agent_on_policy(
     Args:
         pop: the teams: IPPO, MAPPO, or custom ones with `agent_ids`, `get_action(observations, infos)` (four
             dictionaries by agent), `learn(experiences)`, `test` and `clone`; see
-            `agilerl.sources.custom.team_rollouts`.
+            `agilerl.collect.custom.team_rollouts`.
         opponents: "self", for games of two agents of one group: in half of the lanes one seat is played by a frozen
             past policy of the population, and fitness is the return of a member's seat against a fixed set of them; see
-            `agilerl.sources.teams.self_play`. None: the member plays both seats and learns from both.
+            `agilerl.collect.teams.self_play`. None: the member plays both seats and learns from both.
     """
     request = Request("train_multi_agent_on_policy", locals())
     source_class = source_for(TEAM_ROLLOUTS, opponents)

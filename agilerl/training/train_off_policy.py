@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from agilerl.sources.off_policy import OffPolicySource
+from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request
 
@@ -81,4 +81,4 @@ def train_off_policy(
         RankError: another process has ended or does not respond.
     """
     request = Request("train_off_policy", locals())
-    return request.run(lambda options: OffPolicySource(env, memory, options, n_step_memory))
+    return request.run(lambda options: OffPolicyCollector(env, memory, options, n_step_memory))

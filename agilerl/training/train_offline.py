@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from agilerl.collect.offline import OfflineCollector
 from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.errors import ConfigError
-from agilerl.sources.offline import OfflineSource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy
@@ -58,4 +58,4 @@ def train_offline(
     data = None if dataset is None else read_dataset(dataset)
     if minari_dataset_id is not None:
         data = read_minari(minari_dataset_id, remote=remote)
-    return request.run(lambda options: OfflineSource(env, memory, options, data))
+    return request.run(lambda options: OfflineCollector(env, memory, options, data))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agilerl.sources.rollouts import OnPolicySource
+from agilerl.collect.rollouts import OnPolicyCollector
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy
@@ -36,4 +36,4 @@ def train_on_policy(
             its next call as last_obs, last_done, last_scores, last_info. One member trains at a time.
     """
     request = Request("train_on_policy", locals())
-    return request.run(lambda options: OnPolicySource(env, options, collect_rollouts_fn))
+    return request.run(lambda options: OnPolicyCollector(env, options, collect_rollouts_fn))

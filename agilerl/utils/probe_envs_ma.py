@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from agilerl.collect.replay import SharedReplay
 from agilerl.core import tree as trees
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError
-from agilerl.sources.replay import SharedReplay
 from agilerl.testing.team_probes import PUBLISHED, TeamProbe
 
 __all__ = [

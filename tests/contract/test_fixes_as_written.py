@@ -12,11 +12,11 @@ import pytest
 import agilerl
 from agilerl.algorithms import DQN, IPPO, find_algorithm
 from agilerl.api import continue_training
+from agilerl.collect.teams.self_play import SelfPlayCollector
 from agilerl.core.env_ids import resolve_env_id
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, EnvError
 from agilerl.rollouts.matches import outcomes
-from agilerl.sources.teams.self_play import SelfPlaySource
 from agilerl.training import train_llm
 from tests.differential.language_reference import base
 
@@ -139,7 +139,7 @@ def test_numbers_of_an_evaluation_are_named(case: str, place: str) -> None:
 
 def of_game(game: str) -> IPPO:
     env = make_multi_agent_vect_envs(game, 1)
-    return IPPO(*SelfPlaySource.spaces(env), net_config={"latent_dim": 8}, seed=0)
+    return IPPO(*SelfPlayCollector.spaces(env), net_config={"latent_dim": 8}, seed=0)
 
 
 @pytest.mark.parametrize(("trained", "played"), [(THREE, FOUR), (FOUR, THREE)])

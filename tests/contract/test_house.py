@@ -30,9 +30,9 @@ from agilerl.config import Manifest
 PACKAGE = Path(__file__).resolve().parents[2] / "agilerl"
 KNOWING = (
     "algorithms/",
-    "sources/",
+    "collect/",
     "language/algorithms/",
-    "language/sources/",
+    "language/collect/",
 )  # who may ask which algorithm, or which kind, it has to do with
 KINDS = {"is_on_policy", "learner_kind", "experience", "combined_reward", "one_at_a_time"}
 

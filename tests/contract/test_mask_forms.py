@@ -16,6 +16,7 @@ from masked_envs import FORMS, KINDS, CountedTeam, Masks, make, takes_form
 
 import agilerl
 from agilerl.algorithms import CQN, DQN, IPPO, PPO
+from agilerl.collect.offline import fill
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.core.spaces import MaskAsFeature, mask_width
@@ -26,7 +27,6 @@ from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import SyncLanes, as_lanes
 from agilerl.errors import EnvError, ShapeError
 from agilerl.networks.distributions import ActionDistribution
-from agilerl.sources.offline import fill
 from agilerl.views.export import plain_policy
 from agilerl.views.standalone.policy import LARGEST_INPUT
 

@@ -13,7 +13,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import agilerl.algorithms.ppo
-import agilerl.sources.rollouts
+import agilerl.collect.rollouts
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.engine.protocol import TransitionBatch
@@ -147,7 +147,7 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> Learned:
         found.append(rows)
         return rollout
 
-    for module in (agilerl.algorithms.ppo, agilerl.sources.rollouts):
+    for module in (agilerl.algorithms.ppo, agilerl.collect.rollouts):
         monkeypatch.setattr(module, "make_rollout", spy)
     return found
 

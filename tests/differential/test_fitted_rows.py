@@ -13,14 +13,14 @@ from off_policy_case import BOX, CHOICE, OBS, net_config, population
 from torch import Tensor, nn
 
 from agilerl.algorithms import CQN, TD3BC
+from agilerl.collect.fitted import BATCH, EPSILON, LR, TAU, FittedEvaluator, FittedQ
+from agilerl.collect.offline import fill
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.data.dataset import read_dataset
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
-from agilerl.sources.fitted import BATCH, EPSILON, LR, TAU, FittedEvaluator, FittedQ
-from agilerl.sources.offline import fill
 
 GAMMA, UPDATES, ROWS, SEED, GENERATION = 0.9, 60, 300, 5, 2
 

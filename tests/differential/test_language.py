@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agilerl.algorithms import BC_LM, ILQL
+from agilerl.collect.offline import fill
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
 from agilerl.envs.simulators.wordle import Wordle, wordle_data
-from agilerl.sources.offline import fill
 
 NET = {"n_layer": 2, "n_embd": 8, "n_head": 2, "dim_feedfwd": 12}
 WORDS, TRIES, BATCH = 5, 2, 4

@@ -17,11 +17,11 @@ from off_policy_case import BOX, OBS, net_config
 from test_offline import plain_bc, plain_iql, plain_td3bc
 
 from agilerl.algorithms import BC, IQL, TD3BC
+from agilerl.collect.offline import OfflineCollector
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
 from agilerl.engine.protocol import TransitionBatch
-from agilerl.sources.offline import OfflineSource
 from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.utils.utils import make_vect_envs
 
@@ -124,7 +124,7 @@ def check(algo: str, options: dict[str, Any], learned: Any) -> None:
     agent.draw_noise = noted
     env = make_vect_envs(make_env=Short, num_envs=1, should_async_vector=False)
     asked = OfflineOptions(max_steps=UPDATES, evo_steps=UPDATES, eval_steps=1, **options)
-    source = OfflineSource(env, memory, asked, read_dataset(data()))
+    source = OfflineCollector(env, memory, asked, read_dataset(data()))
     TrainingLoop([agent], source, asked, LoopSettings(seed=3)).run()
     assert len(log.rows) == UPDATES
     plain(twin, read(log, learned))

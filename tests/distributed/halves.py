@@ -15,6 +15,7 @@ from merged import Merged
 from torch import Tensor
 
 from agilerl.algorithms import find_algorithm
+from agilerl.collect.offline import fill
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
@@ -24,7 +25,6 @@ from agilerl.engine.protocol import TransitionBatch
 from agilerl.engine.rollouts import SequenceRollout, learn_rollout, make_rollout
 from agilerl.envs.simulators.wordle import Wordle, wordle_data
 from agilerl.ranks import ONE, Ranks, joined
-from agilerl.sources.offline import fill
 
 MEMBERS, ROWS, UPDATES = 2, 12, 5
 OBS, CHOICE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(3)

@@ -14,6 +14,7 @@ import torch
 import agilerl
 from agilerl import errors, ranks
 from agilerl.algorithms import DQN
+from agilerl.collect.rewards import RewardScale
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.rollouts import SequenceRollout, plan_epoch
@@ -21,7 +22,6 @@ from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.ranks import ONE, ProcessRanks, Ranks, asked_for, check_alone, check_launch, joined
-from agilerl.sources.rewards import RewardScale
 from agilerl.training.distributed import digest
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs

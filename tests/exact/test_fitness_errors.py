@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agilerl.collect.evaluator import Evaluator
 from agilerl.core.options import LoopOptions
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
-from agilerl.sources.evaluator import Evaluator
 
 AGENTS = [SimpleNamespace(index=4), SimpleNamespace(index=9)]
 RETURNS = {4: [1.0, 3.0, 5.0, 7.0, 2.0, 9.0, 4.0, 1.0], 9: [3.0, 5.0, 2.0, 4.0, 2.0, 2.0, 2.0, 2.0]}

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from agilerl.algorithms import BC, CQN
+from agilerl.collect.fitted import FittedEvaluator
+from agilerl.collect.offline import fill
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import Dataset, read_dataset
@@ -21,8 +23,6 @@ from agilerl.losses.fitted import (
     fitted_target,
     value_bounds,
 )
-from agilerl.sources.fitted import FittedEvaluator
-from agilerl.sources.offline import fill
 
 SMALL = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from agilerl.algorithms import DQN, PPO, SAC, TD3, RainbowDQN
+from agilerl.collect.off_policy import OffPolicyCollector
+from agilerl.collect.updates import Schedule
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.learner import Learner, RowsGroup
 from agilerl.envs.vector import make_vect_envs
-from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.updates import Schedule
 
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
 
@@ -50,7 +50,7 @@ def test_members_count_their_own_updates_from_the_first_that_has_rows(monkeypatc
     agents = [
         TD3(*spaces, index=k, seed=k, net_config=NET, learn_step=1, batch_size=size) for k, size in enumerate((5, 17))
     ]
-    source = OffPolicySource(env, ReplayBuffer(100), OffPolicyOptions(max_steps=12, evo_steps=12, learning_delay=3))
+    source = OffPolicyCollector(env, ReplayBuffer(100), OffPolicyOptions(max_steps=12, evo_steps=12, learning_delay=3))
     source.open(agents, 0)
     steps = source.run_shard(source.plan(agents, 0, 0), 0, agents, [0, 1])
     assert list(steps) == [4] * 6

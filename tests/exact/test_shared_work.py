@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agilerl.collect.collector import GenerationPlan, Tally
+from agilerl.collect.fitness import PopulationEvaluation
 from agilerl.experimental.rounds import Rounds
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
-from agilerl.sources.fitness import PopulationEvaluation
-from agilerl.sources.source import GenerationPlan, Tally
 from agilerl.training import serving
 from agilerl.training.dispatch import Dispatcher, WorkerState
 from agilerl.training.scheduling import Assignment, Batch, Scheduler, WorkItem

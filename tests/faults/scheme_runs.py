@@ -17,8 +17,8 @@ import torch
 from faulty_runs import digest
 
 import agilerl
-from agilerl.sources.evaluator import Evaluator
-from agilerl.sources.fitness import MeanReturn, PopulationEvaluation
+from agilerl.collect.evaluator import Evaluator
+from agilerl.collect.fitness import MeanReturn, PopulationEvaluation
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.manifest import launch
 

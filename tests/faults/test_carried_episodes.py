@@ -16,6 +16,9 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.algorithms import DQN, PPO
 from agilerl.cli import app
+from agilerl.collect.collector import CARRIED_NOTE, Running, lanes_of
+from agilerl.collect.off_policy import OffPolicyCollector
+from agilerl.collect.rollouts import OnPolicyCollector
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.components.rollout_store import RolloutStore as RolloutBuffer
 from agilerl.core.options import LoopOptions, OffPolicyOptions
@@ -28,9 +31,6 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.rollouts import OnPolicySource
-from agilerl.sources.source import CARRIED_NOTE, Running, lanes_of
 from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
@@ -79,7 +79,7 @@ def off_policy_loop(carry: bool, evolve: bool) -> tuple[TrainingLoop, MultiStepR
     if evolve:
         mutation = Mutations(0.2, 0.5, 0.2, 0.3, 0, 0, rand_seed=1)
         parts["evolution"] = TournamentEvolution(TournamentSelection(2, True, 2, seed=1), mutation)
-    source = OffPolicySource(clocks(resets), memory, options, eval_env=clocks([]))
+    source = OffPolicyCollector(clocks(resets), memory, options, eval_env=clocks([]))
     return TrainingLoop(agents, source, options, LoopSettings(seed=5, **parts)), memory, resets
 
 
@@ -144,7 +144,7 @@ def on_policy_loop(carry: bool, recurrent: bool) -> TrainingLoop:
         batch_size=20, update_epochs=1, lr=1e-12, num_envs=2, **options,
     )  # fmt: skip
     asked = LoopOptions(max_steps=120, evo_steps=40, eval_episodes=2, carry_envs=carry)
-    return TrainingLoop([agent], OnPolicySource(clocks([]), asked), asked, LoopSettings(seed=4))
+    return TrainingLoop([agent], OnPolicyCollector(clocks([]), asked), asked, LoopSettings(seed=4))
 
 
 def test_rollouts_go_on_where_the_last_generation_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

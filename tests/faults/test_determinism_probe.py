@@ -17,9 +17,9 @@ from faulty_runs import SMALL, StopAfter, newest, run_in
 
 import agilerl
 from agilerl.algorithms import DQN, TD3
+from agilerl.collect.determinism import VECTOR_STEPS, Probe, probe_determinism
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning
-from agilerl.sources.determinism import VECTOR_STEPS, Probe, probe_determinism
 
 SHARED = np.random.default_rng(0)  # a generator that every copy draws from, as an unseeded one is
 

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
+from agilerl.collect.divergence import is_finite
+from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
@@ -29,8 +31,6 @@ from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.runs.request import RunRequest
-from agilerl.sources.divergence import is_finite
-from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink, GenerationRecord
 from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.quarantine import DivergedError
@@ -146,7 +146,7 @@ class Recorder(BaseSink):
         self.records.append(record)
 
 
-class PoisonAt(OffPolicySource):
+class PoisonAt(OffPolicyCollector):
     """Poisons members in the middle of a generation, through the learner's rows, as a diverging update does."""
 
     def __init__(
@@ -321,7 +321,10 @@ def test_an_agent_with_its_own_learn_is_replaced_as_well(losses: list[float]) ->
     sink = Recorder()
     agents = [Own(0, [0.1]), Own(1, losses)]
     loop = TrainingLoop(
-        agents, OffPolicySource(env, memory, options), options, LoopSettings(seed=5, request=RunRequest(sinks=[sink]))
+        agents,
+        OffPolicyCollector(env, memory, options),
+        options,
+        LoopSettings(seed=5, request=RunRequest(sinks=[sink])),
     )
     result = loop.run()
     assert result.history[0] == [1.0, -math.inf]

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from agilerl.algorithms import PPO
+from agilerl.collect.rollouts import OnPolicyCollector
 from agilerl.core.options import LoopOptions
 from agilerl.envs.vector import make_vect_envs
 from agilerl.runs.request import RunRequest
-from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.loop import LoopSettings, TrainingLoop
 
@@ -76,7 +76,7 @@ def trained(
     said = Said()
     before = list(agents)
     loop = TrainingLoop(
-        agents, OnPolicySource(env, asked), asked, LoopSettings(seed=4, request=RunRequest(sinks=[said]))
+        agents, OnPolicyCollector(env, asked), asked, LoopSettings(seed=4, request=RunRequest(sinks=[said]))
     )
     loop.run()
     env.close()

@@ -16,10 +16,10 @@ from faulty_runs import StopAfter
 from scheme_runs import SCHEMES, check_records, diverging, resume, rows_of, scripted, state_of, train
 
 import agilerl
+from agilerl.collect.evaluator import Evaluator
+from agilerl.collect.fitness import PopulationEvaluation
 from agilerl.experimental import pb2
 from agilerl.runs.records import RunRecords
-from agilerl.sources.evaluator import Evaluator
-from agilerl.sources.fitness import PopulationEvaluation
 from agilerl.training.manifest import build
 
 # Two members of the first generation, one of the third and fourth: where copies of others stand by then.

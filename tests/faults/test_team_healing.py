@@ -16,6 +16,7 @@ from faulty import tokens
 from gymnasium import spaces
 
 from agilerl.algorithms.maddpg import MADDPG
+from agilerl.collect.replay import SharedReplay
 from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
@@ -25,7 +26,6 @@ from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import AGENTS, StepBatch
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError
-from agilerl.sources.replay import SharedReplay
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.utils.utils import make_multi_agent_vect_envs

@@ -11,9 +11,9 @@ from cases import CASES, MADE_HERE, curve, sums
 from stored import read
 from test_curves import STORED
 
+from agilerl.collect import lanes
 from agilerl.engine.rows.kernels import NATIVE
 from agilerl.native.library import Library, library
-from agilerl.sources import lanes
 
 CASES_IN_C = (
     "cartpole-fused-evolved",

@@ -111,10 +111,10 @@ def reads(tree: ast.AST) -> set[str]:
 def reads_of_others() -> set[str]:
     """What sources, engines, and the functions beside the classes of algorithms read of agents."""
     package, found = Path(agilerl.__file__).parent, set[str]()
-    for room in ("engine", "sources", "algorithms/base", "algorithms/teams", "language/algorithms"):
+    for room in ("engine", "collect", "algorithms/base", "algorithms/teams", "language/algorithms"):
         for path in (package / room).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            is_other = room in ("engine", "sources")
+            is_other = room in ("engine", "collect")
             nodes = [node for node in tree.body if is_other or isinstance(node, ast.FunctionDef)]
             if not path.as_posix().endswith(BUILDERS):
                 found |= set().union(*map(reads, nodes))

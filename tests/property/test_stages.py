@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agilerl.collect import evaluator as evaluator_module
+from agilerl.collect.evaluator import Evaluator
+from agilerl.collect.teams import self_play as self_play_module
+from agilerl.collect.teams.self_play import AgainstOpponents, Match
 from agilerl.core.options import LoopOptions
 from agilerl.language.algorithms import scoring as judging
 from agilerl.rollouts.episodes import EvaluationResult
-from agilerl.sources import evaluator as evaluator_module
-from agilerl.sources.evaluator import Evaluator
-from agilerl.sources.teams import self_play as self_play_module
-from agilerl.sources.teams.self_play import AgainstOpponents, Match
 
 QUICK = settings(max_examples=60, deadline=None)
 COUNTS = st.integers(2, 70)

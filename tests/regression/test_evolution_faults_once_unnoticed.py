@@ -11,10 +11,10 @@ import torch
 
 import agilerl
 from agilerl.algorithms import DDPG, DQN
+from agilerl.collect.evaluator import Evaluator
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection
 from agilerl.hpo.mutation import MutationRecord
-from agilerl.sources.evaluator import Evaluator
 from agilerl.telemetry.record import BaseSink
 from agilerl.training import stop_rule
 from agilerl.training.train_off_policy import train_off_policy

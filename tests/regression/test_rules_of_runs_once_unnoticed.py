@@ -12,6 +12,7 @@ import pytest
 
 from agilerl.algorithms import CQN, DQN
 from agilerl.cli.listing import environments
+from agilerl.collect.fitness import MeanReturn
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.rows import Changes, Mark
 from agilerl.config.schema import Training
@@ -22,7 +23,6 @@ from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.llm_envs.data import rows_of_batch
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
-from agilerl.sources.fitness import MeanReturn
 from agilerl.training.best import BestAgent
 from agilerl.training.state import SavableLoop
 from agilerl.training.store import resumed_notes
@@ -120,7 +120,7 @@ def test_a_finished_run_says_what_ended_it_and_what_goes_on() -> None:
 
 def test_the_budget_of_a_run_is_saved_as_it_was_asked_for() -> None:
     loop: Any = SimpleNamespace(
-        source=SimpleNamespace(facts=lambda: {"learner": "fused", "env_backend": "step", "num_envs": 1}),
+        collector=SimpleNamespace(facts=lambda: {"learner": "fused", "env_backend": "step", "num_envs": 1}),
         seed=1, options=OffPolicyOptions(max_steps=400), asked_steps=100, env_id="Hills", ranks=SimpleNamespace(size=1),
         probe=SimpleNamespace(is_deterministic=True),
     )  # fmt: skip

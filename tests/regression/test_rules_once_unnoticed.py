@@ -23,7 +23,7 @@ from agilerl.hpo.effects import Probe
 from agilerl.hpo.parameter_noise import noise
 from agilerl.hpo.screening import is_stuck, promising
 from agilerl.language.base import load_base
-from agilerl.language.sources.source import LanguageSource
+from agilerl.language.collect.collector import LanguageCollector
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import SFTGym
 from agilerl.modules.layers import NoisyLinear
@@ -198,4 +198,4 @@ def test_members_without_an_episode_are_evaluated_first() -> None:
 
 def test_a_generation_of_prompts_ends_with_a_whole_batch() -> None:
     source: Any = SimpleNamespace(batch_size=4)
-    assert [LanguageSource.steps_of_generation(source, steps) for steps in (4, 6, 8)] == [4, 8, 8]
+    assert [LanguageCollector.steps_of_generation(source, steps) for steps in (4, 6, 8)] == [4, 8, 8]

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from agilerl.algorithms import DQN
+from agilerl.collect.fitness import MeanReturn
+from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.core.options import OffPolicyOptions
 from agilerl.hpo import HyperparameterConfig, RLParameter
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.screening import promising, screened
-from agilerl.sources.fitness import MeanReturn
-from agilerl.sources.off_policy import OffPolicySource
 from agilerl.training.best import Candidate, Confirmation
 from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
@@ -99,7 +99,7 @@ def test_the_ranges_of_a_new_run_are_its_own_and_its_agents_evolve_within_them()
 def loop_of(population: list[Any]) -> TrainingLoop:
     options = OffPolicyOptions(max_steps=64, evo_steps=32, eval_episodes=1)
     env = make_vect_envs("CartPole-v1", num_envs=2)
-    return TrainingLoop(population, OffPolicySource(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
+    return TrainingLoop(population, OffPolicyCollector(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
 
 
 def candidate(agent: Any, place: int) -> Candidate:

@@ -155,7 +155,7 @@ class EvolvableAlgorithm(Predicting):
     action_space: Any = None
     action_ent_steps: int | None = None
     end_episodes: Any = None
-    _reward_statistics: Any = None  # of `sources.rewards.RewardScale`, if rewards are scaled
+    _reward_statistics: Any = None  # of `collect.rewards.RewardScale`, if rewards are scaled
     _taken: Tensor | None = None  # actions in the recent observations, for critics that read them
     _predictions: np.random.Generator | None = None  # of `predict(deterministic=False)`
     registry: MutationRegistry

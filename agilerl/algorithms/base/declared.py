@@ -54,7 +54,7 @@ class Experience:
     """Kind of experience that an algorithm learns from.
 
     Attributes:
-        name: source that collects it (`agilerl.sources`). says: description in messages.
+        name: source that collects it (`agilerl.collect`). says: description in messages.
         has_training_episodes: whether training plays episodes whose returns can rank members.
         on_policy: whether all of it was collected by the current policy. The policy must then not change before it
             has learned.

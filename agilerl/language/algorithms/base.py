@@ -1,6 +1,6 @@
 """Language algorithms: an adapter on a frozen base model, trained on rewards, preferences or examples.
 
-They have no spaces, and prompts instead of observations. See `language.sources.source` for training a population;
+They have no spaces, and prompts instead of observations. See `language.collect.collector` for training a population;
 `get_action`, `learn` and `test` do the same for a single agent.
 """
 

@@ -89,7 +89,7 @@ def run_manifest(
         loop_of = partial(resolve_name(MODE.path), max_lag=manifest.evolution.max_lag, order=setup.arrivals)
     loop = loop_of(
         population,
-        task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
+        task.collector.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,
         settings=LoopSettings(
             seed=seed,

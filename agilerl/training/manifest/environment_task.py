@@ -64,7 +64,7 @@ class EnvironmentTask(Task):
         spaces.
         """
         if self.manifest.environment.asynchronous:
-            self.source.refuse_asynchronous(self.manifest.algorithm.name)
+            self.collector.refuse_asynchronous(self.manifest.algorithm.name)
         manifest = with_backend(self.manifest, env)
         check_kind(manifest.algorithm.name, manifest.environment.name, foreign.has_methods(env, "split", "batch"))
         spaces = self.spaces(env)
@@ -90,11 +90,11 @@ class EnvironmentTask(Task):
             arguments: dict[str, Any] = {"make_env": env} if env is not None else dict(manifest.environment.kwargs)
             name = manifest.environment.name if env is None else None
             with isolated(manifest.training.seed):
-                created_env = env = self.source.make_envs(name, **arguments, **options)
+                created_env = env = self.collector.make_envs(name, **arguments, **options)
         try:
             if not is_team(manifest.algorithm.name) and foreign.possible_agents(env) is None:
                 spaces_in(env, "single_" if hasattr(env, "single_observation_space") else "")
-            space, actions = self.source.spaces(env)
+            space, actions = self.collector.spaces(env)
         finally:
             if created_env is not None:
                 created_env.close()
@@ -102,15 +102,15 @@ class EnvironmentTask(Task):
 
     def environments(self, env: Any, device: str) -> tuple[Any, Any]:
         if self.manifest.environment.asynchronous:  # also of a resumed run with other settings
-            self.source.refuse_asynchronous(self.manifest.algorithm.name)
-        return make_environments(self.manifest, env, self.source.make_envs)
+            self.collector.refuse_asynchronous(self.manifest.algorithm.name)
+        return make_environments(self.manifest, env, self.collector.make_envs)
 
     def population(self, env: Any, seed: int, device: str) -> list[Any]:
         manifest, cls = self.manifest, find_algorithm(self.manifest.algorithm.name)
         if isinstance(env, Spaces):
             space, actions, state = env.observation_space, env.action_space, env.state_space
         else:
-            (space, actions), state = self.source.spaces(env), foreign.state_space(env)
+            (space, actions), state = self.collector.spaces(env), foreign.state_space(env)
         if state is None and manifest.environment.with_state:
             raise ConfigError(
                 f"environment.with_state: {manifest.environment.name} was handed over and shows no state. "
@@ -149,7 +149,7 @@ class FittedTask(EnvironmentTask):
 def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any] = make_vect_envs) -> tuple[Any, Any]:
     """Return (training environment, evaluation environment); they differ if training episodes are truncated earlier.
 
-    make_envs: of the source that trains in them.
+    make_envs: of the collector that trains in them.
     """
     name, lanes = manifest.environment.name, manifest.environment.num_envs
     kwargs, limit = dict(manifest.environment.kwargs), manifest.training.train_max_episode_steps

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from agilerl.algorithms import find_algorithm
+from agilerl.collect import collector_for
 from agilerl.config import Manifest
-from agilerl.sources import source_for
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 
 
@@ -15,7 +15,7 @@ class Task(ABC):
     """Base class of tasks: the environments, data or prompts that a manifest trains on.
 
     Attributes:
-        manifest: of the run. source: source class for the algorithm's experience.
+        manifest: of the run. collector: class of the collector for the algorithm's experience.
         no_random_play: reason why uniformly random play is not scored; empty if it is.
     """
 
@@ -23,7 +23,7 @@ class Task(ABC):
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.source = source_for(find_algorithm(manifest.algorithm.name).experience, manifest.training.opponents)
+        self.collector = collector_for(find_algorithm(manifest.algorithm.name).experience, manifest.training.opponents)
 
     @abstractmethod
     def resolve(self, env: Any) -> Manifest:

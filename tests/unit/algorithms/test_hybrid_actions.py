@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 import agilerl
 from agilerl.algorithms import BC, CQL, DDPG, DQN, IPPO, MADDPG, MAPPO, MATD3, PPO, SAC, TD3, RainbowDQN
+from agilerl.collect.determinism import probe_determinism
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.core import tree as trees
 from agilerl.core.spaces import mask_width
@@ -24,7 +25,6 @@ from agilerl.envs.team import as_action, as_columns
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.networks.distributions import distribution_of
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.sources.determinism import probe_determinism
 from agilerl.telemetry.files import jsonable
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_on_policy import train_on_policy

@@ -15,6 +15,7 @@ import torch
 import agilerl
 from agilerl.algorithms import BC_LM, DQN, ILQL, IQL
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
+from agilerl.collect.offline import fill
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
@@ -23,7 +24,6 @@ from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, Ru
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.networks.language import TokenNetwork
-from agilerl.sources.offline import fill
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import agent_from_policy, create_population, make_vect_envs
 from agilerl.views.export import plain_policy

@@ -13,6 +13,7 @@ import torch
 
 from agilerl.algorithms import BC, CQL, IQL, TD3BC, find_algorithm
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
+from agilerl.collect.offline import fill
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
@@ -20,7 +21,6 @@ from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.modules.mlp import EvolvableMLP
-from agilerl.sources.offline import fill
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import make_vect_envs
 

@@ -17,14 +17,14 @@ from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.maddpg import MADDPG
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.ppo import PPO
+from agilerl.collect.collector import Shard, Shared
+from agilerl.collect.teams.rollouts import TeamGeneration, TeamRolloutCollector
 from agilerl.core.options import LoopOptions
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.sources.source import Shard, Shared
-from agilerl.sources.teams.rollouts import TeamGeneration, TeamRolloutSource
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.utils.utils import make_multi_agent_vect_envs
 from agilerl.vector import SyncPettingZooVecEnv
@@ -208,7 +208,7 @@ def test_what_is_stored_of_a_step_is_said_agent_by_agent() -> None:
 
 def test_rewards_are_divided_by_the_scale_of_the_team() -> None:
     options = LoopOptions(max_steps=256, evo_steps=128, eval_episodes=1, normalize_rewards=True)
-    source, pop = TeamRolloutSource(environment(), options), population(IPPO, 1)
+    source, pop = TeamRolloutCollector(environment(), options), population(IPPO, 1)
     source.open(pop, 7)
     lanes, raw, kept = source.lanes, [], []
 
@@ -240,7 +240,7 @@ def test_a_game_in_which_rewards_cancel_has_the_scale_of_its_players() -> None:
     team = IPPO(observed, acted, net_config=NET, learn_step=64, batch_size=32, seed=1)
     team.num_envs = 4
     options = LoopOptions(max_steps=256, evo_steps=128, eval_episodes=1, normalize_rewards=True)
-    source = TeamRolloutSource(env, options)
+    source = TeamRolloutCollector(env, options)
     source.open([team], 7)
     shard = Shard([team], [0], 7, 0, 0, 32, Shared(None, source.shared[0].rewards))
     with source.adopted([team]) as learner:
@@ -270,7 +270,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(AlgorithmError, match=r"PPO trains one agent. fix: train_on_policy"):
         train([PPO(space, spaces.Discrete(2))])
     with pytest.raises(AlgorithmError, match="MADDPG learns from replay"):
-        train([MADDPG(*(dict(part) for part in TeamRolloutSource.spaces(environment())))])
+        train([MADDPG(*(dict(part) for part in TeamRolloutCollector.spaces(environment())))])
     with pytest.raises(ConfigError, match="Did you mean 'chunked'"):
         population(MAPPO, 1, recurrent=True, net_config=None, bptt_sequence_type="chunk")
     with pytest.raises(TypeError, match="All actor networks must be instances"):

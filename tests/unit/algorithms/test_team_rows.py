@@ -13,13 +13,13 @@ from gymnasium import spaces
 
 from agilerl.algorithms import MADDPG
 from agilerl.algorithms.teams.actions import TeamActions
+from agilerl.collect.acting import _by_member
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.core import tree
 from agilerl.engine.protocol import _unbound
 from agilerl.envs.protocol import AGENTS, JOINT, PRESENT
 from agilerl.modules.paths import resolve
-from agilerl.sources.acting import _by_member
 
 IDS, WIDTHS = ("walker_1", "walker_0", "seer_0"), (3, 3, 5)
 ACTED = {

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from agilerl.algorithms import CQN, IPPO, MADDPG, MATD3, TD3BC
+from agilerl.collect.custom.calls import reported_loss
+from agilerl.collect.offline import fill
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
 from agilerl.envs.protocol import TeamObservations
 from agilerl.errors import AlgorithmError, NotAvailableYetError
-from agilerl.sources.custom.calls import reported_loss
-from agilerl.sources.offline import fill
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_offline import train_offline

@@ -13,13 +13,13 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
+from agilerl.collect.offline import OfflineCollector, fill
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.core.spaces import mask_width
 from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.envs.simulators.wordle import Wordle, wordle_data
 from agilerl.errors import ConfigError, ReplayError, ShapeError
-from agilerl.sources.offline import OfflineSource, fill
 
 
 def steps(**more: Any) -> dict[str, np.ndarray]:
@@ -166,7 +166,7 @@ def test_agents_learn_from_data_with_masks_in_observations(algo: str, kind: str)
     masked = spaces.Dict(observation=spaces.Box(-9, 9, (2,)), action_mask=spaces.MultiBinary(mask_width(space)))
     agent: Any = find_algorithm(algo)(masked, space, batch_size=4, seed=1)
     options = OfflineOptions(max_steps=4, evo_steps=4, fitness="fqe", held_out=0.4)
-    source = OfflineSource(None, ReplayBuffer(10), options, read_dataset(masked_steps(space, in_observations=True)))
+    source = OfflineCollector(None, ReplayBuffer(10), options, read_dataset(masked_steps(space, in_observations=True)))
     source.open([agent], 1)
     assert isinstance(source.memory.gather(source.memory.in_order())["obs"], torch.Tensor)
 

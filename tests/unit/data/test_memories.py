@@ -13,12 +13,12 @@ import pytest
 
 import agilerl
 from agilerl.algorithms import IQL
+from agilerl.collect.offline import fill
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import Dataset, read_dataset
 from agilerl.data.memories import in_episodes
 from agilerl.errors import ConfigError, RunError, ShapeError
-from agilerl.sources.offline import fill
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 

@@ -13,12 +13,12 @@ from team_games import Meeting
 
 import agilerl
 from agilerl.algorithms import MADDPG, MATD3
+from agilerl.collect import acting
+from agilerl.collect.teams.idle_agents import IdleAgents, ends_of_agents
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.protocol import AGENTS, PRESENT, WAITING, StepBatch, TeamStep
 from agilerl.envs.teams import TeamLanes
-from agilerl.sources import acting
-from agilerl.sources.teams.idle_agents import IdleAgents, ends_of_agents
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.vector import SyncPettingZooVecEnv
 

@@ -16,11 +16,11 @@ import agilerl
 from agilerl import errors
 from agilerl.algorithms import DQN
 from agilerl.algorithms.base.evaluation import EvaluatedIn
+from agilerl.collect.evaluator import Evaluator
 from agilerl.core.options import LoopOptions
 from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT, EpisodeLimit, time_limit
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, EnvError
-from agilerl.sources.evaluator import Evaluator
 
 SMALL = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
 

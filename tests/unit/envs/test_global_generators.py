@@ -17,13 +17,13 @@ from gymnasium import spaces
 from process_kinds import Crashing, GlobalGenerators, LateDraws, Plain, SeedsGlobally
 
 import agilerl
+from agilerl.collect.determinism import Probe, probe_determinism
 from agilerl.envs import generators, healing
 from agilerl.envs.generators import Construction, constructing, isolated
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.teams import TeamLanes
 from agilerl.envs.vector import make_vect_envs
-from agilerl.sources.determinism import Probe, probe_determinism
 
 
 @pytest.fixture(autouse=True)

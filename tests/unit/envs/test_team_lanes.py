@@ -12,6 +12,7 @@ from gymnasium import spaces
 from scripted_team import WIDE, Frame, Scripted
 
 from agilerl.algorithms.maddpg import MADDPG
+from agilerl.collect.replay import SharedReplay
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.masks import ActionMasks
@@ -19,7 +20,6 @@ from agilerl.envs.protocol import AGENTS, PRESENT, STATE, StepBatch
 from agilerl.envs.team import team_of
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError, ShapeError
-from agilerl.sources.replay import SharedReplay
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.vector import SyncPettingZooVecEnv
 

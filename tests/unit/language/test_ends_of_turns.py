@@ -12,17 +12,18 @@ import pytest
 import torch
 
 from agilerl.algorithms import GRPO
+from agilerl.collect.collector import Tally
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.language import load_tokenizer, tiny_base, tiny_tokenizer
 from agilerl.language.algorithms.scoring import rewards_of
 from agilerl.language.base import BaseModel, load_base
+from agilerl.language.collect.batches import CompletionBatches, Row
+from agilerl.language.collect.games import play
 from agilerl.language.ends import end_ids, turn_end
 from agilerl.language.engines import SequentialAdapters
 from agilerl.language.generate import HuggingFace, PrefixShared, Sampling, choose
 from agilerl.language.padding import pad_left
 from agilerl.language.scoring import first_end
-from agilerl.language.sources.batches import CompletionBatches, Row
-from agilerl.language.sources.games import play
 from agilerl.llm_envs import (
     GuessNumber,
     PreferenceGym,
@@ -31,7 +32,6 @@ from agilerl.llm_envs import (
     SyncMultiTurnVecEnv,
     TokenObservationWrapper,
 )
-from agilerl.sources.source import Tally
 from tests.differential.language_reference import LORA
 
 EOS = 2

@@ -13,8 +13,8 @@ from agilerl.algorithms import DPO, GRPO, SFT
 from agilerl.errors import ConfigError
 from agilerl.language import tiny_tokenizer
 from agilerl.language.base import BaseModel
+from agilerl.language.collect.games import play
 from agilerl.language.engines import SequentialAdapters
-from agilerl.language.sources.games import play
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym, TokenObservationWrapper
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning, finetune_llm_sft
 from tests.differential.language_reference import LORA

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import agilerl
+from agilerl.collect.evaluator import Evaluator
+from agilerl.collect.fitness import MeanReturn, PopulationEvaluation
 from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.records import RunRecords
-from agilerl.sources.evaluator import Evaluator
-from agilerl.sources.fitness import MeanReturn, PopulationEvaluation
 from agilerl.telemetry.record import BaseSink
 from agilerl.training import loop
 from agilerl.training.best import BestAgent

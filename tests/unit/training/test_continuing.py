@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.algorithms import CQL, DQN, PPO
 from agilerl.cli import app
+from agilerl.collect.rollouts import OnPolicyCollector
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
-from agilerl.sources.rollouts import OnPolicySource
 from agilerl.training.manifest.adoption import Ancestors, ancestors_of, structure_of
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs
@@ -194,13 +194,13 @@ def test_a_continued_run_is_resumed_from_its_own_checkpoint_or_not_at_all(old: a
 
 def test_a_second_call_counts_on_from_the_steps_of_its_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generations of 32 steps; the third is the first one of another call, with 64 of 128 steps made."""
-    env, seen, usual = make_vect_envs("CartPole-v1", num_envs=1), list[int](), OnPolicySource.run
+    env, seen, usual = make_vect_envs("CartPole-v1", num_envs=1), list[int](), OnPolicyCollector.run
 
     def run(source: Any, shard: Any, *more: Any) -> Any:
         seen.append(shard.begun)
         return usual(source, shard, *more)
 
-    monkeypatch.setattr(OnPolicySource, "run", run)
+    monkeypatch.setattr(OnPolicyCollector, "run", run)
     spaces = {"observation_space": env.single_observation_space, "action_space": env.single_action_space}
     population = create_population("PPO", None, {"LEARN_STEP": 32, "BATCH_SIZE": 16}, population_size=1, **spaces)
     for steps in (64, 128):

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from agilerl.algorithms import find_algorithm
+from agilerl.collect.collector import Tally
 from agilerl.errors import ConfigError
 from agilerl.language.base import load_base
+from agilerl.language.collect import games as text_games
+from agilerl.language.collect.batches import FURTHER, Row
+from agilerl.language.collect.games import GameBatches, Games, flatten_turns, play
 from agilerl.language.engines import SequentialAdapters, StackedAdapters
-from agilerl.language.sources import games as text_games
-from agilerl.language.sources.batches import FURTHER, Row
-from agilerl.language.sources.games import GameBatches, Games, flatten_turns, play
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import GuessNumber, SyncMultiTurnVecEnv, TokenObservationWrapper
 from agilerl.llm_envs.games import bounds
 from agilerl.ranks import ONE
-from agilerl.sources.source import Tally
 from agilerl.training.train_llm import finetune_llm_multiturn, finetune_llm_reasoning
 
 
@@ -85,7 +85,7 @@ def test_members_at_once_play_the_games_that_each_plays_alone(base: Any) -> None
 
 
 class Fixed:
-    """Source engine that only says how many ranks there are."""
+    """Collector engine that only says how many ranks there are."""
 
     def __init__(self, lead: Any) -> None:
         self.agents, self.ranks = [lead], ONE

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import agilerl
+from agilerl.collect import updates as updates_module
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.errors import AlgorithmError, ConfigError, RunError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.sources import updates as updates_module
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import create_population, make_vect_envs

@@ -15,10 +15,10 @@ import pytest
 from inline_workers import InlineWorkers
 
 import agilerl
+from agilerl.collect.collector import GenerationPlan, cut
 from agilerl.core.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
 from agilerl.rollouts.episodes import Episodes
-from agilerl.sources.source import GenerationPlan, cut
 from agilerl.training import scheduling
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.manifest import workers as manifest_workers

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agilerl.collect.fitness import MeanReturn
 from agilerl.hpo.evolution import Family
 from agilerl.runs.steering import Inbox, Request, Taken
-from agilerl.sources.fitness import MeanReturn
 from agilerl.telemetry.record import Birth
 from agilerl.training.steering import (
     AFTER_SELECTION,

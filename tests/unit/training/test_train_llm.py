@@ -18,10 +18,10 @@ from agilerl.core.options import LanguageOptions
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, MutationError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.language.collect.collector import LanguageCollector
 from agilerl.language.engines import SequentialAdapters
 from agilerl.language.generate import Sampling
 from agilerl.language.padding import pad_left
-from agilerl.language.sources.source import LanguageSource
 from agilerl.language.tiny import tiny_tokenizer
 from agilerl.language.vllm import VLLM
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym
@@ -156,7 +156,7 @@ def test_groups_that_say_nothing_are_counted_and_replaced() -> None:
     def silent(rounds: int) -> float:
         env = ReasoningGym(SUMS[:40], SUMS[40:], base().tokenizer, first_digit, data_batch_size_per_gpu=8)
         agents = population(size=1, dynamic_sampling=rounds, variant="dapo", temperature=3.0)
-        source = LanguageSource(env, LanguageOptions(max_steps=32, evo_steps=32))
+        source = LanguageCollector(env, LanguageOptions(max_steps=32, evo_steps=32))
         source.open(agents, 0)
         generation = Dispatcher(source, Scheduler(NoWorkers(), 0, print)).generation(agents, 0, 0)
         try:

@@ -19,6 +19,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from agilerl import errors
 from agilerl.algorithms.dqn import DQN
+from agilerl.collect.evaluator import Evaluator
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import LoopOptions
 from agilerl.engine.choose import choose
@@ -26,7 +27,6 @@ from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLWarning, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.sources.evaluator import Evaluator
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 

@@ -1,0 +1,1 @@
+"""Collectors for teams of several agents."""

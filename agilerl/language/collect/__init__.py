@@ -1,0 +1,1 @@
+"""Collectors for language policies: prompts, preference pairs, examples and multi-turn games."""

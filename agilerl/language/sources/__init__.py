@@ -1,1 +1,0 @@
-"""Sources for language policies: prompts, preference pairs, examples and multi-turn games."""

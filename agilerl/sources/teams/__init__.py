@@ -1,1 +1,0 @@
-"""Sources for teams of several agents."""
