@@ -109,7 +109,7 @@ class Mutations:
 
     @property
     def rng(self) -> Any:
-        """Collector of operator and method draws."""
+        """Source of operator and method draws."""
         return self._stream if self._replaced is None else self._replaced
 
     @rng.setter

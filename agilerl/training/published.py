@@ -302,7 +302,7 @@ def train_population(
     algo: str,
     build: Callable[[int], tuple[Collector, LoopOptions, str, TournamentEvolution]],
 ) -> EvolveResult:
-    """Train on the collector, options, environment's name and evolution that `build` returns for the seed of the run."""
+    """Train with the collector, options, name and evolution that `build` returns for the seed of the run."""
     with store_in(folder_of(asked["resume"], ranks), algo=algo) as store:
         sync_resume(store, ranks)
         run_seed = resolve_seed(asked["seed"])

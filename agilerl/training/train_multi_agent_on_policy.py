@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
-from agilerl.collect import source_for
+from agilerl.collect import collector_for
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
@@ -36,5 +36,5 @@ def train_multi_agent_on_policy(
             `agilerl.collect.teams.self_play`. None: the member plays both seats and learns from both.
     """
     request = Request("train_multi_agent_on_policy", locals())
-    source_class = source_for(TEAM_ROLLOUTS, opponents)
-    return request.run(lambda options: source_class(env, options, sum_scores=sum_scores))
+    collector_class = collector_for(TEAM_ROLLOUTS, opponents)
+    return request.run(lambda options: collector_class(env, options, sum_scores=sum_scores))

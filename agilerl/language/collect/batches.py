@@ -36,7 +36,7 @@ FURTHER = 1 << 32
 """How far on in the endless sequence of batches dynamic sampling takes replacements of silent groups."""
 
 
-class BatchCollector(Protocol):
+class BatchSource(Protocol):
     """Training batches and evaluation for the members of one engine."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:

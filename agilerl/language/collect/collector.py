@@ -25,7 +25,7 @@ from agilerl.engine.learner import not_a_result
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.collect.batches import (
-    BatchCollector,
+    BatchSource,
     CompletionBatches,
     Engine,
     PreferenceBatches,
@@ -67,7 +67,7 @@ class TextEvaluator(FitnessEvaluator):
     """
 
     def __init__(
-        self, env: Any, feed: BatchCollector, learner: str, ranks: Ranks, check: Callable[[], None] | None
+        self, env: Any, feed: BatchSource, learner: str, ranks: Ranks, check: Callable[[], None] | None
     ) -> None:
         super().__init__()
         self.env, self.feed, self.learner, self.ranks, self.check = env, feed, learner, ranks, check
@@ -150,10 +150,10 @@ class LanguageCollector(Collector):
         self.feed = self._feed(population[0])
         self.evaluator = TextEvaluator(self.envs[0], self.feed, self.options.learner, self.ranks, check)
 
-    def _feed(self, lead: Any) -> BatchCollector:
+    def _feed(self, lead: Any) -> BatchSource:
         if isinstance(self.envs[0], Games):
             return GameBatches()
-        kinds: dict[str, Callable[[], BatchCollector]] = {
+        kinds: dict[str, Callable[[], BatchSource]] = {
             "completions": lambda: CompletionBatches(self._faults.append), "preferences": PreferenceBatches,
             "examples": SFTBatches,
         }  # fmt: skip
