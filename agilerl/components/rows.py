@@ -142,7 +142,7 @@ def flatten(path: Path, value: Any, rows: Rows) -> None:
     if isinstance(value, np.ndarray) and value.ndim:
         rows[path] = value
         return
-    if isinstance(value, Mapping | tuple):
+    if type(value) is dict or isinstance(value, Mapping | tuple):
         for key, part in (value if isinstance(value, Mapping) else untuple(value)).items():
             flatten((*path, str(key)), part, rows)
         return

@@ -35,7 +35,7 @@ class Block:
         else:
             self.tensor = torch.zeros((count, *shape), dtype=dtype, device=device)
         self.is_copied: np.ndarray | None = None  # [rows at the savepoint] bool, those in `copies`; None without one
-        self.copies: list[tuple[Any, Tensor]] = []  # (rows [k], contents before), in the order of the writes
+        self.copies: list[tuple[np.ndarray, Tensor]] = []  # (rows [k], contents before), in the order of the writes
         self._bind()
 
     def _bind(self) -> None:
@@ -52,7 +52,7 @@ class Block:
     def begin(self, start: int, stop: int) -> np.ndarray:
         """Return a host array [k, ...] to fill with the rows start .. stop - 1 and pass to `end`."""
         if self.is_copied is not None and not self.is_copied[start:stop].all():
-            self.copies.append((slice(start, stop), self.tensor[start:stop].clone()))
+            self.copies.append((np.arange(start, stop), self.tensor[start:stop].clone()))
             self.is_copied[start:stop] = True
         if self.view is not None:
             return self.view[start:stop]
@@ -68,7 +68,7 @@ class Block:
         if self.is_copied is not None:
             fresh = index[index < len(self.is_copied)]
             fresh = fresh[~self.is_copied[fresh]]
-            self.copies.append((self._index(fresh), self.take(fresh)))
+            self.copies.append((fresh, self.take(fresh)))
             self.is_copied[fresh] = True
         if self.view is not None:
             self.view[index] = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
@@ -90,9 +90,9 @@ class Block:
 
     def rollback(self) -> None:
         """Restore the rows of the savepoint, and end it."""
-        for index, rows in reversed(self.copies):  # of a row that was copied twice the first copy counts
-            self.tensor[index] = rows
-        self.is_copied, self.copies = None, []
+        copies, self.is_copied, self.copies = self.copies, None, []
+        for index, rows in reversed(copies):  # of a row that was copied twice the first copy counts
+            self.put(index, rows)
 
 
 class RowStore:
@@ -324,7 +324,8 @@ class FrameStore:
         is_aside = frames > self.capacity
         out = self._main[part].take(frames.clip(max=self.capacity))
         if is_aside.any():
-            out[torch.as_tensor(is_aside)] = self._side[part].take(frames[is_aside] - self.capacity - 1)
+            target: Any = out.numpy() if self.device.type == "cpu" else out  # torch takes seven times as long here
+            target[is_aside] = self._side[part].take(frames[is_aside] - self.capacity - 1)
         return out
 
     # -- in pieces, for a log: what was placed since an epoch ----------------------------------------------------------

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl.components.data import Transition, to_tensordict, with_batch_axis
 from agilerl.components.ring import Part, RowRing
-from agilerl.components.rows import Path, Rows, flatten, put
+from agilerl.components.rows import Path, Rows, flatten
 from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.returned import short
@@ -223,11 +223,10 @@ class ReplayBuffer(RowRing):
             elif role in ("reward", "done"):
                 values = values if field.columns else values.to(self.dtype)
                 is_number |= not is_team
-            values = values.squeeze(-1) if is_number and field.shape == (1,) else values
-            if len(path) == 1:
-                out[role] = values
-            else:
-                put(out, path, values)
+            into = out
+            for key in path[:-1]:
+                into = into.setdefault(key, {})
+            into[path[-1]] = values.squeeze(-1) if is_number and field.shape == (1,) else values
         return out
 
     # -- published: add and sample -----------------------------------------------------------------------------------
