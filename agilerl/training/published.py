@@ -109,7 +109,6 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
                    "TournamentSelection(2, True, population_size)"),
     "mutation": (lambda value: value is None or foreign.has_methods(value, "mutation"), "an object with mutation()",
                  "Mutations(...)"),
-    "env_fn": (lambda value: value is None or callable(value), "a function", "lambda: ReasoningGym(...)"),
     "evaluation_interval": (lambda value: value is not None and _is_count(value), COUNT, "10"),
     "max_steps": (_is_count, COUNT, "10"),
     "evo_steps": (_is_count, COUNT, "10"),

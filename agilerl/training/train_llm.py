@@ -190,6 +190,8 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
     if (asked["env"] is None) == (asked["env_fn"] is None):
         passed = "neither" if asked["env"] is None else "both"
         raise ConfigError(f"{function} takes exactly one of env= and env_fn=; got {passed}. fix: env={gym}.")
+    if asked["env"] is None and not callable(asked["env_fn"]):
+        raise ConfigError(f"{function}: env_fn must be a function; got {asked['env_fn']!r}. fix: env_fn=lambda: {gym}.")
     if not population:
         algo = DEFAULT_BY_GYM[ITEMS[kind][1]]
         raise AlgorithmError(f"{function}: the population is empty. fix: {algo}.population(4, model_name=...).")

@@ -31,8 +31,9 @@ def get_input_size_from_space(observation_space: Any) -> Any:
     Raises:
         NotAvailableYetError: another kind of space.
     """
-    is_box = isinstance(observation_space, spaces.Box)
-    return observation_space.shape if is_box else _sizes(observation_space, get_input_size_from_space, lambda n: (n,))
+    if isinstance(observation_space, spaces.Box):
+        return observation_space.shape
+    return _sizes(observation_space, "input", get_input_size_from_space, lambda number: (number,))
 
 
 def get_output_size_from_space(action_space: Any) -> Any:
@@ -44,17 +45,17 @@ def get_output_size_from_space(action_space: Any) -> Any:
     Raises:
         NotAvailableYetError: another kind of space.
     """
-    return _sizes(action_space, get_output_size_from_space, int)
+    return _sizes(action_space, "output", get_output_size_from_space, int)
 
 
-def _sizes(space: Any, of_part: Callable[[Any], Any], of_number: Callable[[int], Any]) -> Any:
+def _sizes(space: Any, what: str, of_part: Callable[[Any], Any], of_number: Callable[[int], Any]) -> Any:
     if isinstance(space, spaces.Dict | Mapping):
         return {key: of_part(sub) for key, sub in space.items()}
     if isinstance(space, spaces.Tuple | list | tuple):
         return tuple(of_part(sub) for sub in space)
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return of_number(int(spaces.flatdim(space)))
-    raise NotAvailableYetError(f"a {type(space).__name__} has no size. fix: Box, Discrete, Dict, ...")
+    raise NotAvailableYetError(f"a {type(space).__name__} has no {what} size. fix: Box, Discrete, Dict, ...")
 
 
 def obs_channels_to_first(observation: Any, expand_dims: bool = False) -> Any:

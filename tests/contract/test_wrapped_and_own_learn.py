@@ -531,7 +531,7 @@ def test_a_memory_without_what_training_calls_is_named_at_the_call(kind: str) ->
     missing = {"plain": "write, sample_indices, gather", "own learn": "sample, save_to_memory"}[kind]
     agent = member(kind, DQN, SPACES["Discrete"])
     env = environment("lanes")
-    with pytest.raises(ValueError, match=rf"the memory is a Shelf without {missing};.*fix: ReplayBuffer\(max_size="):
+    with pytest.raises(ValueError, match=rf"the memory is a Shelf without {missing}\. fix: ReplayBuffer\(max_size="):
         run_off_policy(agent, env, Shelf())
     env.close()
 
