@@ -34,9 +34,11 @@ class PublishedTeam(TeamProbe):
 
     Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both; actions are
     Discrete(2) or Box(0, 1, (1,)), where 0 corresponds to sign 0 and 1 to sign 1, and a term of the reward is minus the
-    squared distance from the best one.
+    squared distance from the best one. In tasks whose best action follows from the observation, Box actions have two
+    components, where (1, 0) corresponds to sign 0 and (0, 1) to sign 1.
 
     Attributes:
+        width: components of a Box action.
         agents: both agents at all times, as published.
         observation_space, action_space: mappings by agent, and callable.
     """
@@ -49,7 +51,8 @@ class PublishedTeam(TeamProbe):
             "vector": number, "image": image, "dict": spaces.Dict(discrete=number, box=image),
         }  # fmt: skip
         self._observed = forms[form]
-        self._acted = spaces.Box(0.0, 1.0, (1,), np.float32) if continuous else spaces.Discrete(2)
+        self.width = 2 if continuous and isinstance(self, PolicyTeam | JointPolicyTeam) else 1
+        self._acted = spaces.Box(0.0, 1.0, (self.width,), np.float32) if continuous else spaces.Discrete(2)
         self.agents = list(self.possible_agents)
         agents = self.possible_agents
         observed, acted = dict.fromkeys(agents, self._observed), dict.fromkeys(agents, self._acted)
@@ -73,18 +76,23 @@ class PublishedTeam(TeamProbe):
         picture = np.full((1, SIDE, SIDE), sign, np.float32)
         return {"vector": sign, "image": picture, "dict": {"discrete": sign, "box": picture}}[self.form]
 
-    def _taken(self, agent: str, actions: Mapping[str, Any]) -> float:
+    def _taken(self, agent: str, actions: Mapping[str, Any]) -> Any:
         if agent not in actions:
             raise EnvError(f"{type(self).__name__}: {agent} has no action. fix: an action for every agent.")
         flat = np.asarray(actions[agent]).reshape(-1).astype(np.float32 if self.is_continuous else np.int64)
-        if len(flat) != 1 or not self._acted.contains(flat if self.is_continuous else flat[0]):
+        if len(flat) != self.width or not self._acted.contains(flat if self.is_continuous else flat[0]):
             raise EnvError(f"{type(self).__name__}: {agent} takes {self._acted}; got {actions[agent]}.")
-        return float(flat[0])
+        return flat if self.width > 1 else float(flat[0])
 
     def _term(self, action: np.ndarray, best: Any) -> np.ndarray:
-        return np.asarray(-((action - best) ** 2)) if self.is_continuous else super()._term(action, best)
+        cost = (action - best) ** 2
+        return (
+            -np.asarray(cost.sum(-1) if self.width > 1 else cost) if self.is_continuous else super()._term(action, best)
+        )
 
     def _good(self, sign: Any) -> Any:
+        if self.width > 1:
+            return np.stack([1.0 - np.asarray(sign), np.asarray(sign, float)], -1)
         return np.asarray(sign, float) if self.is_continuous else np.asarray(sign)
 
 

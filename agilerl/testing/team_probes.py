@@ -100,7 +100,8 @@ class TeamProbe:
             dict.fromkeys(agents, terminated), dict.fromkeys(agents, truncated), {agent: {} for agent in agents},
         )  # fmt: skip
 
-    def _taken(self, agent: str, actions: Mapping[str, Any]) -> float:
+    def _taken(self, agent: str, actions: Mapping[str, Any]) -> Any:
+        """Return an agent's action as a number, or as an array [W] of several components."""
         if agent not in actions:
             raise EnvError(f"{type(self).__name__}: {agent} has no action. fix: an action for every agent.")
         action = np.asarray(actions[agent], np.float32 if self.is_continuous else np.int64)

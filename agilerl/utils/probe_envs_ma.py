@@ -64,6 +64,7 @@ def check_policy_q_learning_with_probe_env(
     team = algo_class(**{"observation_spaces": observed, "action_spaces": acted, "device": device, **algo_args})
     lanes, draw = TeamLanes([lambda: env]), np.random.default_rng(seed)
     masks = ActionMasks(lanes.single_action_space)
+    memory.set_action_spaces(acted)
     obs, _ = lanes.reset(np.array([seed]))
     for _ in range(num_steps):
         action = team.random_action(draw, (1,))
@@ -171,13 +172,18 @@ def prepare_ma_actions(actions: Mapping[str, Any], device: str = "cpu") -> dict[
     return {agent: row.reshape(len(row), -1) for agent, row in rows.items()}
 
 
-def _grid(env: TeamProbe) -> np.ndarray:
-    """Actions at which values are compared: every choice, or three points of the range."""
+def _joint_grid(env: TeamProbe) -> list[np.ndarray]:
+    """Actions [B, W] of each agent at which values are compared: every choice, or three points of every range."""
     space = env.action_space(env.possible_agents[0])
-    if not isinstance(space, spaces.Box):
-        return np.arange(2.0)
-    low, high = float(space.low[0]), float(space.high[0])
-    return low + (high - low) * np.array([0.25, 0.5, 0.75])
+    points, width = [np.arange(2.0)], 1
+    if isinstance(space, spaces.Box):
+        points, width = list(np.linspace(space.low, space.high, 5)[1:4].T), len(space.low)
+    joint = np.meshgrid(*points * len(env.possible_agents), indexing="ij")
+    return np.split(np.stack(joint, -1).reshape(-1, width * len(env.possible_agents)), len(env.possible_agents), -1)
+
+
+def _text(action: Any) -> str:
+    return ", ".join(f"{component:g}" for component in np.ravel(action))
 
 
 def _action_tolerance(env: TeamProbe, agent: str, tolerance: float) -> float:
@@ -191,10 +197,10 @@ def _wrong(env: TeamProbe, team: Any, number: int, tolerance: float) -> str | No
     best, expected = env.best_actions(), env.expected_value(team.gamma)
     action, _, _, value = team.get_action(env.show(number), training=False)
     for agent in env.possible_agents:
-        chosen, got, wanted = float(np.ravel(action[agent])[0]), float(value[agent][0]), float(expected[agent][number])
+        chosen, got, wanted = np.ravel(action[agent]), float(value[agent][0]), float(expected[agent][number])
         spread = 3 * tolerance if env.is_continuous and best is not None else tolerance
-        if best is not None and abs(chosen - best[agent][number]) > _action_tolerance(env, agent, tolerance):
-            return f"state {number}: {agent} does {chosen:g}; the best action is {float(best[agent][number]):g}."
+        if best is not None and abs(chosen - best[agent][number]).max() > _action_tolerance(env, agent, tolerance):
+            return f"state {number}: {agent} does {_text(chosen)}; the best action is {_text(best[agent][number])}."
         if not -spread <= got - wanted <= tolerance:
             return f"state {number}: the value of {agent} is {got:.3f}; expected {wanted:.3f}."
     return None
@@ -202,18 +208,20 @@ def _wrong(env: TeamProbe, team: Any, number: int, tolerance: float) -> str | No
 
 def _compare(env: TeamProbe, team: Any, number: int, tolerance: float) -> None:
     seen, best = env.show(number), env.best_actions()
-    policy = {agent: float(np.ravel(a)[0]) for agent, a in team.get_action(seen, training=False)[0].items()}
+    policy = {agent: np.ravel(a) for agent, a in team.get_action(seen, training=False)[0].items()}
     if best is not None:
         for agent, action in policy.items():
-            wanted = float(best[agent][number])
-            if abs(action - wanted) > _action_tolerance(env, agent, tolerance):
-                raise AssertionError(f"state {number}: {agent} does {action:g}; the best action is {wanted:g}.")
-    grid = _grid(env)
-    first, second = (np.ravel(part) for part in np.meshgrid(grid, grid, indexing="ij"))
-    expected = env.expected_q(number, first, second, team.gamma)
+            wanted = best[agent][number]
+            if abs(action - wanted).max() > _action_tolerance(env, agent, tolerance):
+                raise AssertionError(
+                    f"state {number}: {agent} does {_text(action)}; the best action is {_text(wanted)}."
+                )
+    first, second = _joint_grid(env)
+    taken = (part if part.shape[1] > 1 else part[:, 0] for part in (first, second))
+    expected = env.expected_q(number, *taken, team.gamma)
     batches = {a: trees.map_leaves(lambda x: np.repeat(np.asarray(x)[None], len(first), 0), s) for a, s in seen.items()}
     joint = trees.map_leaves(torch.as_tensor, {agent: batches[agent] for agent in sorted(batches)})
-    stored = torch.from_numpy(team.actions.stored(np.stack([first, second], 1).astype(np.float32)))
+    stored = torch.from_numpy(team.actions.stored(np.concatenate([first, second], 1).astype(np.float32)))
     for name, network in team.evaluation_networks().items():
         kind, _, group = name.partition(".")
         if not kind.startswith("critic"):
@@ -224,6 +232,6 @@ def _compare(env: TeamProbe, team: Any, number: int, tolerance: float) -> None:
         worst = int(np.abs(got - expected[agent]).argmax())
         if abs(got[worst] - expected[agent][worst]) > tolerance:
             raise AssertionError(
-                f"state {number}: {name} gives {got[worst]:.3f} for actions {first[worst]:g} and {second[worst]:g}; "
-                f"the value is {expected[agent][worst]:.3f}."
+                f"state {number}: {name} gives {got[worst]:.3f} for actions {_text(first[worst])} and "
+                f"{_text(second[worst])}; the value is {expected[agent][worst]:.3f}."
             )
