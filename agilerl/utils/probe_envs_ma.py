@@ -217,8 +217,8 @@ def _compare(env: TeamProbe, team: Any, number: int, tolerance: float) -> None:
                     f"state {number}: {agent} does {_text(action)}; the best action is {_text(wanted)}."
                 )
     first, second = _joint_grid(env)
-    taken = (part if part.shape[1] > 1 else part[:, 0] for part in (first, second))
-    expected = env.expected_q(number, *taken, team.gamma)
+    one, other = (part if part.shape[1] > 1 else part[:, 0] for part in (first, second))
+    expected = env.expected_q(number, one, other, team.gamma)
     batches = {a: trees.map_leaves(lambda x: np.repeat(np.asarray(x)[None], len(first), 0), s) for a, s in seen.items()}
     joint = trees.map_leaves(torch.as_tensor, {agent: batches[agent] for agent in sorted(batches)})
     stored = torch.from_numpy(team.actions.stored(np.concatenate([first, second], 1).astype(np.float32)))
