@@ -193,9 +193,10 @@ def train(
             if ancestors.manifest is None and population is None:
                 population = len(ancestors.agents)
             config = ancestors.manifest if config is None else config
+        trials: dict[Any, Any] = {}
         start, note = starting_manifest(
             env_id, name_of(algo), config, None if isinstance(env, str) else env, preset, minutes=minutes,
-            is_plain=ancestors is None and not SETTLED & set(overrides),
+            is_plain=ancestors is None and not SETTLED & set(overrides), trials=trials,
         )  # fmt: skip
         if verbose and note:
             print(note, flush=True)
@@ -213,7 +214,7 @@ def train(
         request = RunRequest(
             env=None if isinstance(env, str) else env, device=device, out=out, verbose=verbose, evolution=evolution,
             sinks=sinks, callbacks=callbacks, ancestors=ancestors, minutes=minutes, workers=workers, ray=ray,
-            allow_insecure_ray=allow_insecure_ray, arrivals=arrivals,
+            allow_insecure_ray=allow_insecure_ray, arrivals=arrivals, trials=trials,
             has_own_data=data.holds(manifest.training.dataset), **options,
         )  # fmt: skip
         run = _obeying_sigterm(lambda: run_training(manifest, request))
@@ -581,6 +582,7 @@ def starting_manifest(
     minutes: float | None = None,
     kwargs: Mapping[str, Any] | None = None,
     is_plain: bool = True,
+    trials: dict[Any, Any] | None = None,
 ) -> tuple[Manifest, str]:
     """`base_manifest`, or that of a learner for few steps where few fit; and the line that says so, or "".
 
@@ -588,6 +590,7 @@ def starting_manifest(
 
     Args:
         minutes: budget, if it is one in minutes. kwargs: of an environment that is made by its id.
+        trials: of environments so far, see `RunRequest`.
         is_plain: False for self-play, data sets and agents that exist already, whose algorithm is settled.
     """
     is_unknown = config is None and env_id is not None and not (preset and has_preset(env_id))
@@ -599,7 +602,7 @@ def starting_manifest(
     if is_language_id(usual.environment.name) or is_team(usual.algorithm.name) or not has_few_steps(others):
         return usual, ""
     name = usual.environment.name if env is not None else resolve_env_id(usual.environment.name)
-    choice = step_cost.for_few_steps(name, algo and usual.algorithm.name, env, kwargs or {}, minutes)
+    choice = step_cost.for_few_steps(name, algo and usual.algorithm.name, env, kwargs or {}, minutes, trials)
     if choice is None:
         return usual, ""
     target = usual.training.target_score
