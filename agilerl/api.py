@@ -45,7 +45,7 @@ from agilerl.core.hostile import malformed
 from agilerl.data.handed import HandedData
 from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError, others_warn_once
 from agilerl.language.base import quiet
 from agilerl.runs.directory import RunDirectory, changes_in
 from agilerl.runs.names import command, imports_of
@@ -462,7 +462,8 @@ def resume(
 def _obeying_sigterm(run: Callable[[], Run]) -> Run:
     """Return the result of `run`; after SIGTERM the process exits with 143 once everything is written."""
     try:
-        finished = run()
+        with others_warn_once():
+            finished = run()
     except Stopped as error:
         if error.signum == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM) from None
