@@ -224,16 +224,9 @@ def train(
 
 
 def settings_of_schedule(
-    path: str | os.PathLike[str],
-    steps: int | None = None,
-    *,
-    algo: str | None = None,
-    config: Any = None,
-    agents: Any = None,
-    minutes: float | None = None,
-    evolution: bool = True,
-    preset: bool = True,
-) -> Manifest:
+    path: str | os.PathLike[str], steps: int | None = None, *, algo: str | None = None, config: Any = None,
+    agents: Any = None, minutes: float | None = None, evolution: bool = True, preset: bool = True,
+) -> Manifest:  # fmt: skip
     """The settings of one agent that trains by a schedule; the other arguments are those of `train`.
 
     Raises:
@@ -574,17 +567,10 @@ def build_manifest(
 
 
 def starting_manifest(
-    env_id: str | None,
-    algo: str | None,
-    config: Any,
-    env: Any = None,
-    preset: bool = True,
-    *,
-    minutes: float | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    is_plain: bool = True,
+    env_id: str | None, algo: str | None, config: Any, env: Any = None, preset: bool = True, *,
+    minutes: float | None = None, kwargs: Mapping[str, Any] | None = None, is_plain: bool = True,
     trials: dict[Any, Any] | None = None,
-) -> tuple[Manifest, str]:
+) -> tuple[Manifest, str]:  # fmt: skip
     """`base_manifest`, or that of a learner for few steps where few fit; and the line that says so, or "".
 
     A budget of steps is the same on every machine, and leaves the algorithm as it is.

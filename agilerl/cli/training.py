@@ -170,15 +170,9 @@ def _with_named(options: TrainOptions) -> TrainOptions:
 
 
 def ancestors_from(
-    path: Path,
-    env_id: str | None,
-    algo: str | None,
-    config: Path | None,
-    settings: Sequence[str],
-    *,
-    preset: bool,
+    path: Path, env_id: str | None, algo: str | None, config: Path | None, settings: Sequence[str], *, preset: bool,
     env_kwargs: Mapping[str, Any],
-) -> Ancestors:
+) -> Ancestors:  # fmt: skip
     """The agent of a file, for the environment that the other options name.
 
     Raises:

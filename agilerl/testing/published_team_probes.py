@@ -91,9 +91,8 @@ class PublishedTeam(TeamProbe):
         )
 
     def _good(self, sign: Any) -> Any:
-        if self.width > 1:
-            return np.stack([1.0 - np.asarray(sign), np.asarray(sign, float)], -1)
-        return np.asarray(sign, float) if self.is_continuous else np.asarray(sign)
+        number = np.asarray(sign, float if self.is_continuous else None)
+        return np.stack([1 - number, number], -1) if self.width > 1 else number
 
 
 TASKS = {

@@ -32,17 +32,9 @@ def __getattr__(name: str) -> Any:
 
 
 def check_policy_q_learning_with_probe_env(
-    env: TeamProbe,
-    algo_class: Any,
-    algo_args: Mapping[str, Any],
-    memory: Any,
-    learn_steps: int = 1000,
-    device: str = "cpu",
-    *,
-    num_steps: int = 512,
-    tolerance: float = 0.1,
-    seed: int = 0,
-) -> Any:
+    env: TeamProbe, algo_class: Any, algo_args: Mapping[str, Any], memory: Any, learn_steps: int = 1000,
+    device: str = "cpu", *, num_steps: int = 512, tolerance: float = 0.1, seed: int = 0,
+) -> Any:  # fmt: skip
     """Train critics of joint actions on random steps of a probe, and compare with its expected values.
 
     Every critic must match the probe's value of every joint action (on a grid for Box actions), given the learned
@@ -59,9 +51,7 @@ def check_policy_q_learning_with_probe_env(
     Raises:
         AssertionError: a value or an action differs; the message has expected and got.
     """
-    agents = env.possible_agents
-    observed, acted = ({agent: space(agent) for agent in agents} for space in (env.observation_space, env.action_space))
-    team = algo_class(**{"observation_spaces": observed, "action_spaces": acted, "device": device, **algo_args})
+    team, acted = _team_for(env, algo_class, algo_args, device)
     lanes, draw = TeamLanes([lambda: env]), np.random.default_rng(seed)
     masks = ActionMasks(lanes.single_action_space)
     memory.set_action_spaces(acted)
@@ -80,16 +70,9 @@ def check_policy_q_learning_with_probe_env(
 
 
 def check_on_policy_learning_with_probe_env(
-    env: TeamProbe,
-    algo_class: Any,
-    algo_args: Mapping[str, Any],
-    learn_steps: int = 1000,
-    device: str = "cpu",
-    discrete: bool | None = None,
-    *,
-    tolerance: float = 0.1,
-    seed: int = 0,
-) -> Any:
+    env: TeamProbe, algo_class: Any, algo_args: Mapping[str, Any], learn_steps: int = 1000, device: str = "cpu",
+    discrete: bool | None = None, *, tolerance: float = 0.1, seed: int = 0,
+) -> Any:  # fmt: skip
     """Train state values on rollouts, and compare with the probe's expected values.
 
     Every value must match the probe's optimal one, and every policy the probe's best action. The value of a stochastic
@@ -110,9 +93,7 @@ def check_on_policy_learning_with_probe_env(
         AssertionError: a value or an action differs; the message has expected and got.
         ConfigError: a recurrent team: every observation here is a start of an episode.
     """
-    agents = env.possible_agents
-    observed, acted = ({agent: space(agent) for agent in agents} for space in (env.observation_space, env.action_space))
-    team = algo_class(**{"observation_spaces": observed, "action_spaces": acted, "device": device, **algo_args})
+    team, _ = _team_for(env, algo_class, algo_args, device)
     if team.is_recurrent:
         raise ConfigError(f"{team.algo}(recurrent=True) is not checked here. fix: train_multi_agent_on_policy.")
     lanes, draw = TeamLanes([lambda: copy.deepcopy(env)] * team.num_envs), np.random.default_rng(seed)
@@ -172,6 +153,15 @@ def prepare_ma_actions(actions: Mapping[str, Any], device: str = "cpu") -> dict[
     return {agent: row.reshape(len(row), -1) for agent, row in rows.items()}
 
 
+def _team_for(env: TeamProbe, algo_class: Any, algo_args: Mapping[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
+    """Return (team, action spaces) for the spaces of a probe."""
+    observed, acted = (
+        {agent: space(agent) for agent in env.possible_agents} for space in (env.observation_space, env.action_space)
+    )
+    spaces_of = {"observation_spaces": observed, "action_spaces": acted}
+    return algo_class(**{**spaces_of, "device": device, **algo_args}), acted
+
+
 def _joint_grid(env: TeamProbe) -> list[np.ndarray]:
     """Actions [B, W] of each agent at which values are compared: every choice, or three points of every range."""
     space = env.action_space(env.possible_agents[0])
@@ -186,36 +176,34 @@ def _text(action: Any) -> str:
     return ", ".join(f"{component:g}" for component in np.ravel(action))
 
 
-def _action_tolerance(env: TeamProbe, agent: str, tolerance: float) -> float:
-    """Tolerance of a Box action, in units of the environment; 0 for discrete actions."""
-    space = env.action_space(agent)
-    return 2 * tolerance * float(space.high[0] - space.low[0]) if isinstance(space, spaces.Box) else 0.0
+def _wrong_action(env: TeamProbe, number: int, agent: str, action: Any, tolerance: float) -> str | None:
+    """The error of an agent's action in one state, beyond the tolerance of Box actions; None if there is none."""
+    best, space = env.best_actions(), env.action_space(agent)
+    allowed = 2 * tolerance * float(space.high[0] - space.low[0]) if isinstance(space, spaces.Box) else 0.0
+    if best is None or abs(np.ravel(action) - best[agent][number]).max() <= allowed:
+        return None
+    return f"state {number}: {agent} does {_text(action)}; the best action is {_text(best[agent][number])}."
 
 
 def _wrong(env: TeamProbe, team: Any, number: int, tolerance: float) -> str | None:
     """The first error of a team with state values in one state; None if there is none."""
-    best, expected = env.best_actions(), env.expected_value(team.gamma)
+    expected = env.expected_value(team.gamma)
     action, _, _, value = team.get_action(env.show(number), training=False)
     for agent in env.possible_agents:
-        chosen, got, wanted = np.ravel(action[agent]), float(value[agent][0]), float(expected[agent][number])
-        spread = 3 * tolerance if env.is_continuous and best is not None else tolerance
-        if best is not None and abs(chosen - best[agent][number]).max() > _action_tolerance(env, agent, tolerance):
-            return f"state {number}: {agent} does {_text(chosen)}; the best action is {_text(best[agent][number])}."
+        if (wrong := _wrong_action(env, number, agent, action[agent], tolerance)) is not None:
+            return wrong
+        got, wanted = float(value[agent][0]), float(expected[agent][number])
+        spread = 3 * tolerance if env.is_continuous and env.best_actions() is not None else tolerance
         if not -spread <= got - wanted <= tolerance:
             return f"state {number}: the value of {agent} is {got:.3f}; expected {wanted:.3f}."
     return None
 
 
 def _compare(env: TeamProbe, team: Any, number: int, tolerance: float) -> None:
-    seen, best = env.show(number), env.best_actions()
-    policy = {agent: np.ravel(a) for agent, a in team.get_action(seen, training=False)[0].items()}
-    if best is not None:
-        for agent, action in policy.items():
-            wanted = best[agent][number]
-            if abs(action - wanted).max() > _action_tolerance(env, agent, tolerance):
-                raise AssertionError(
-                    f"state {number}: {agent} does {_text(action)}; the best action is {_text(wanted)}."
-                )
+    seen = env.show(number)
+    for agent, action in team.get_action(seen, training=False)[0].items():
+        if (wrong := _wrong_action(env, number, agent, action, tolerance)) is not None:
+            raise AssertionError(wrong)
     first, second = _joint_grid(env)
     one, other = (part if part.shape[1] > 1 else part[:, 0] for part in (first, second))
     expected = env.expected_q(number, one, other, team.gamma)

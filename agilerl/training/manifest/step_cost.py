@@ -176,12 +176,9 @@ COPIED = "they would draw the same numbers, from a generator that each process h
 
 
 def trial(
-    name: str,
-    kwargs: Mapping[str, Any],
-    env: Any,
-    minutes: float | None = None,
+    name: str, kwargs: Mapping[str, Any], env: Any, minutes: float | None = None,
     is_wanted: Callable[[gym.Space[Any]], bool] = lambda space: True,
-) -> Trial:
+) -> Trial:  # fmt: skip
     """Measure an environment, in worker processes so that it is known to work there, else in this one.
 
     Args:
@@ -231,10 +228,10 @@ def _tried(make: Mapping[str, Any], limit: float, is_wanted: Callable[[gym.Space
 
 
 def _tried_once(trials: Trials | None, name: str, kwargs: Mapping[str, Any], env: Any, *others: Any) -> Trial:
-    """Return the trial in `trials` of an environment, by how it is made; else try it, and add it if it was measured."""
-    key, trials = (name, repr(sorted(kwargs.items())), id(env)), {} if trials is None else trials
-    tried = trials.get(key) or trial(name, kwargs, env, *others)
-    if tried.cost is not None:
+    """Return the trial in `trials` of an environment, by how it is made; else try it, and add what was measured."""
+    key = name, repr(sorted(kwargs.items())), id(env)
+    tried = (trials or {}).get(key) or trial(name, kwargs, env, *others)
+    if tried.cost is not None and trials is not None:
         trials[key] = tried
     return tried
 
@@ -270,9 +267,7 @@ def _trial_of(manifest: Manifest, env: Any, minutes: float | None, trials: Trial
     return _tried_once(trials, environment.name, environment.kwargs, env, minutes)
 
 
-def cost_of(
-    manifest: Manifest, env: Any = None, *, minutes: float | None = None, trials: Trials | None = None
-) -> StepCost | None:
+def cost_of(manifest: Manifest, env: Any, minutes: float | None, trials: Trials | None = None) -> StepCost | None:
     """Measure a step of the environment that a manifest trains in; None where that is not possible."""
     return tried.cost if (tried := _trial_of(manifest, env, minutes, trials)) else None
 
