@@ -45,7 +45,7 @@ from agilerl.core.hostile import malformed
 from agilerl.data.handed import HandedData
 from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError, others_warn_once
 from agilerl.language.base import quiet
 from agilerl.runs.directory import RunDirectory, changes_in
 from agilerl.runs.names import command, imports_of
@@ -193,9 +193,10 @@ def train(
             if ancestors.manifest is None and population is None:
                 population = len(ancestors.agents)
             config = ancestors.manifest if config is None else config
+        trials: dict[Any, Any] = {}
         start, note = starting_manifest(
             env_id, name_of(algo), config, None if isinstance(env, str) else env, preset, minutes=minutes,
-            is_plain=ancestors is None and not SETTLED & set(overrides),
+            is_plain=ancestors is None and not SETTLED & set(overrides), trials=trials,
         )  # fmt: skip
         if verbose and note:
             print(note, flush=True)
@@ -213,7 +214,7 @@ def train(
         request = RunRequest(
             env=None if isinstance(env, str) else env, device=device, out=out, verbose=verbose, evolution=evolution,
             sinks=sinks, callbacks=callbacks, ancestors=ancestors, minutes=minutes, workers=workers, ray=ray,
-            allow_insecure_ray=allow_insecure_ray, arrivals=arrivals,
+            allow_insecure_ray=allow_insecure_ray, arrivals=arrivals, trials=trials,
             has_own_data=data.holds(manifest.training.dataset), **options,
         )  # fmt: skip
         run = _obeying_sigterm(lambda: run_training(manifest, request))
@@ -223,16 +224,9 @@ def train(
 
 
 def settings_of_schedule(
-    path: str | os.PathLike[str],
-    steps: int | None = None,
-    *,
-    algo: str | None = None,
-    config: Any = None,
-    agents: Any = None,
-    minutes: float | None = None,
-    evolution: bool = True,
-    preset: bool = True,
-) -> Manifest:
+    path: str | os.PathLike[str], steps: int | None = None, *, algo: str | None = None, config: Any = None,
+    agents: Any = None, minutes: float | None = None, evolution: bool = True, preset: bool = True,
+) -> Manifest:  # fmt: skip
     """The settings of one agent that trains by a schedule; the other arguments are those of `train`.
 
     Raises:
@@ -461,7 +455,8 @@ def resume(
 def _obeying_sigterm(run: Callable[[], Run]) -> Run:
     """Return the result of `run`; after SIGTERM the process exits with 143 once everything is written."""
     try:
-        finished = run()
+        with others_warn_once():
+            finished = run()
     except Stopped as error:
         if error.signum == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM) from None
@@ -572,22 +567,17 @@ def build_manifest(
 
 
 def starting_manifest(
-    env_id: str | None,
-    algo: str | None,
-    config: Any,
-    env: Any = None,
-    preset: bool = True,
-    *,
-    minutes: float | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    is_plain: bool = True,
-) -> tuple[Manifest, str]:
+    env_id: str | None, algo: str | None, config: Any, env: Any = None, preset: bool = True, *,
+    minutes: float | None = None, kwargs: Mapping[str, Any] | None = None, is_plain: bool = True,
+    trials: dict[Any, Any] | None = None,
+) -> tuple[Manifest, str]:  # fmt: skip
     """`base_manifest`, or that of a learner for few steps where few fit; and the line that says so, or "".
 
     A budget of steps is the same on every machine, and leaves the algorithm as it is.
 
     Args:
         minutes: budget, if it is one in minutes. kwargs: of an environment that is made by its id.
+        trials: of environments so far, see `RunRequest`.
         is_plain: False for self-play, data sets and agents that exist already, whose algorithm is settled.
     """
     is_unknown = config is None and env_id is not None and not (preset and has_preset(env_id))
@@ -599,7 +589,7 @@ def starting_manifest(
     if is_language_id(usual.environment.name) or is_team(usual.algorithm.name) or not has_few_steps(others):
         return usual, ""
     name = usual.environment.name if env is not None else resolve_env_id(usual.environment.name)
-    choice = step_cost.for_few_steps(name, algo and usual.algorithm.name, env, kwargs or {}, minutes)
+    choice = step_cost.for_few_steps(name, algo and usual.algorithm.name, env, kwargs or {}, minutes, trials)
     if choice is None:
         return usual, ""
     target = usual.training.target_score

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 class AgileRLError(Exception):
@@ -86,6 +88,27 @@ def unknown_choice(kind: str, name: str, known: Iterable[str], otherwise: str = 
     known = list(known)
     fix = [*(nearest(name, known, limit=1) or ["a known one"]), *([otherwise] if otherwise else [])]
     return f"{unknown_name(kind, name, known)} fix: {' or '.join(fix)}."
+
+
+@contextmanager
+def others_warn_once(show_ours: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Show texts of other libraries' warnings once: Python forgets which it has shown when its filters change.
+    show_ours: prints the text of an `AgileRLWarning`; None shows them like others, each time."""
+    show, shown = warnings.showwarning, set[str]()
+
+    def showwarning(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
+        is_ours = issubclass(category, AgileRLWarning)
+        if is_ours and show_ours is not None:
+            show_ours(str(message))
+        elif is_ours or str(message) not in shown:
+            shown.add(str(message))
+            show(message, category, *rest, **options)
+
+    warnings.showwarning = showwarning
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 _warned: set[str] = set()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -20,7 +18,7 @@ from agilerl.cli.messages import command_as_json, on_command_line
 from agilerl.core import foreign
 from agilerl.core.importing import import_code
 from agilerl.core.redaction import redact
-from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, EnvError, UnknownAlgorithmError
+from agilerl.errors import AgileRLError, AlgorithmError, EnvError, UnknownAlgorithmError, others_warn_once
 from agilerl.runs.names import is_run
 from agilerl.runs.signals import exit_code
 
@@ -37,11 +35,10 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
     Args:
         run: the run directory of the command; errors name imports of that run that are missing.
     """
-    show = warnings.showwarning
-    warnings.showwarning = _short_warnings(show)
     try:
-        import_code(imports)
-        yield
+        with others_warn_once(_print_warning):
+            import_code(imports)
+            yield
     except AgileRLError as error:
         if debug:
             raise
@@ -61,8 +58,6 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         for line in ("interrupted", *foreign.notes(error)):
             typer.echo(line, err=True)
         raise typer.Exit(exit_code(error)) from None
-    finally:
-        warnings.showwarning = show
 
 
 def _report(kind: str, message: str, notes: Iterable[str] = ()) -> None:
@@ -100,16 +95,5 @@ def _naming_registered(message: str, imports: str) -> str:
     return f"{what} fix: @register above its class in {imports}, or {fix}"
 
 
-def _short_warnings(show: Any) -> Any:
-    """Print our warnings as one line, and others once: Python forgets which it has shown when its filters change."""
-    shown: set[str] = set()
-
-    def showwarning(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
-        text = str(message)
-        if issubclass(category, AgileRLWarning):
-            print(f"warning: {on_command_line(text) if 'fix: ' in text else text}", file=sys.stderr)
-        elif text not in shown:
-            shown.add(text)
-            show(message, category, *rest, **options)
-
-    return showwarning
+def _print_warning(text: str) -> None:
+    print(f"warning: {on_command_line(text) if 'fix: ' in text else text}", file=sys.stderr)

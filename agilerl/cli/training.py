@@ -123,10 +123,10 @@ def plan_of(options: TrainOptions, request: RunRequest) -> tuple[Manifest, Seque
         if options.config is None:
             options = replace(options, algo=str(ancestors.agents[0].algo))
     minutes = _minutes(options)
-    manifest, note = _starting_point(options, minutes)
+    manifest, note = _starting_point(options, minutes, request.trials)
     if options.allow_code and ":" in manifest.environment.name:  # of a file: its registration is known once imported
         named = manifest.environment.name
-        manifest, note = _starting_point(replace(options, env_id=import_environment(named)), minutes)
+        manifest, note = _starting_point(replace(options, env_id=import_environment(named)), minutes, request.trials)
     if note and is_loud(options):
         typer.echo(f"{'# ' if options.dry_run else ''}{note}")
     try:
@@ -170,15 +170,9 @@ def _with_named(options: TrainOptions) -> TrainOptions:
 
 
 def ancestors_from(
-    path: Path,
-    env_id: str | None,
-    algo: str | None,
-    config: Path | None,
-    settings: Sequence[str],
-    *,
-    preset: bool,
+    path: Path, env_id: str | None, algo: str | None, config: Path | None, settings: Sequence[str], *, preset: bool,
     env_kwargs: Mapping[str, Any],
-) -> Ancestors:
+) -> Ancestors:  # fmt: skip
     """The agent of a file, for the environment that the other options name.
 
     Raises:
@@ -225,7 +219,7 @@ def _minutes(options: TrainOptions) -> float | None:
     return None
 
 
-def _starting_point(options: TrainOptions, minutes: float | None) -> tuple[Manifest, str]:
+def _starting_point(options: TrainOptions, minutes: float | None, trials: dict[Any, Any]) -> tuple[Manifest, str]:
     """The manifest before `--set` and the options, and a note if the speed of the environment chose it."""
     start: Any = options.config
     if options.schedule is not None:
@@ -237,7 +231,7 @@ def _starting_point(options: TrainOptions, minutes: float | None) -> tuple[Manif
         options.env_id, options.algo, start, preset=not options.no_preset,
         minutes=None if _has_steps(options) else minutes,
         kwargs=with_env_kwargs(options.env_kwargs) if options.env_kwargs else {},
-        is_plain=not (options.opponents or options.dataset or options.model or options.from_file),
+        is_plain=not (options.opponents or options.dataset or options.model or options.from_file), trials=trials,
     )  # fmt: skip
 
 

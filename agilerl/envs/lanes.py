@@ -537,7 +537,9 @@ def failure_of_make(error: BaseException, env_id: str) -> BaseException:
     """Return the exception to raise if `gymnasium.make` raises: itself, if it names the fix; else see `failure`."""
     if isinstance(error, AgileRLError | gymnasium.error.Error | ImportError):
         return error
-    return failure(error, f"{env_id}: gymnasium.make()", "fix: correct it, or the keywords that it is made with.")
+    return failure(
+        error, f"{env_id}: gymnasium.make()", "fix: correct it, or its keywords; a run makes it several times."
+    )
 
 
 def _tree(node: Any, path: tuple[Any, ...]) -> Any:

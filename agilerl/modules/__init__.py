@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from agilerl.modules.bert import EvolvableBERT
     from agilerl.modules.cnn import EvolvableCNN
+    from agilerl.modules.cnn_lstm import EvolvableCnnLstm
     from agilerl.modules.configs import (
         CnnNetConfig,
         LstmNetConfig,
@@ -32,15 +33,16 @@ if TYPE_CHECKING:
     from agilerl.modules.simba import EvolvableSimBa
 
 __all__ = [
-    "CnnNetConfig", "DenseLayer", "DenseStack", "DummyEvolvable", "EvolvableBERT", "EvolvableCNN", "EvolvableGPT",
-    "EvolvableLSTM", "EvolvableMLP", "EvolvableModule", "EvolvableMultiInput", "EvolvableResNet", "EvolvableSimBa",
-    "EvolvableWrapper", "LstmNetConfig", "MlpNetConfig", "ModuleDict", "MultiInputNetConfig", "MutationType",
-    "ResNetNetConfig", "SimBaNetConfig", "mutation",
+    "CnnNetConfig", "DenseLayer", "DenseStack", "DummyEvolvable", "EvolvableBERT", "EvolvableCNN", "EvolvableCnnLstm",
+    "EvolvableGPT", "EvolvableLSTM", "EvolvableMLP", "EvolvableModule", "EvolvableMultiInput", "EvolvableResNet",
+    "EvolvableSimBa", "EvolvableWrapper", "LstmNetConfig", "MlpNetConfig", "ModuleDict", "MultiInputNetConfig",
+    "MutationType", "ResNetNetConfig", "SimBaNetConfig", "mutation",
 ]  # fmt: skip
 _HOMES = {
     "base": "DummyEvolvable EvolvableModule EvolvableWrapper ModuleDict MutationType mutation",
     "bert": "EvolvableBERT",
     "cnn": "EvolvableCNN",
+    "cnn_lstm": "EvolvableCnnLstm",
     "configs": "CnnNetConfig LstmNetConfig MlpNetConfig MultiInputNetConfig ResNetNetConfig SimBaNetConfig",
     "gpt": "EvolvableGPT",
     "layers": "DenseLayer DenseStack",

@@ -222,6 +222,10 @@ class EvolvableLSTM(LayeredModule):
             state[key] = new
         return state
 
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the input of the first recurrent layer: `x` itself."""
+        return x
+
     def run(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Return the inputs of the output layer [B, H] or [B, T, H], and the hidden state after the last step."""
         self._check(x, hidden_state)
@@ -325,7 +329,7 @@ class EvolvableLSTM(LayeredModule):
         self.last_units = [index] * self.num_layers
 
     def _sequence_target(self) -> Tensor | None:
-        is_sequence = self.probe_inputs is not None and self.probe_inputs.dim() == 3
+        is_sequence = self.probe_inputs is not None and self.embed(self.probe_inputs[:1]).dim() == 3
         return self.output_target() if is_sequence else None
 
     @torch.no_grad()

@@ -67,7 +67,7 @@ class EvolvableMultiInput(LayeredModule):
         if lstm_config is not None:
             raise NotAvailableYetError(
                 "EvolvableMultiInput(lstm_config=) is not available in this version: parts have no memory. "
-                "fix: lstm_config=None; PPO(recurrent=True) has one for vectors."
+                "fix: lstm_config=None; PPO(recurrent=True) has one for vectors or an image."
             )
         parts = parts_of(observation_space)
         if not parts:

@@ -57,7 +57,7 @@ class EvolvableNetwork(EvolvableModule):
         latent_dim: width between encoder and head; mutations keep it strictly between `min_latent_dim` and
             `max_latent_dim`.
         simba: residual blocks with LayerNorm (`EvolvableSimBa`) for vector observations.
-        recurrent: an `EvolvableLSTM` for vector observations; `output_with_state` takes and returns hidden states.
+        recurrent: `EvolvableLSTM`, for images `EvolvableCnnLstm`; `output_with_state` takes and returns hidden states.
         scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder; for
             images use `normalize_images`.
         normalize_images: divide images with values from 0 to 255 by 255.

@@ -17,6 +17,7 @@ from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules import configs
 from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.modules.cnn import EvolvableCNN, with_usual_layers
+from agilerl.modules.cnn_lstm import EvolvableCnnLstm
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import LayeredModule
 from agilerl.modules.lstm import EvolvableLSTM
@@ -35,7 +36,7 @@ ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
     configs.SimBaNetConfig: EvolvableSimBa,
     configs.LstmNetConfig: EvolvableLSTM,
 }
-ENCODERS = {cls.__name__: cls for cls in ENCODER_OF_CONFIG.values()}
+ENCODERS = {cls.__name__: cls for cls in (*ENCODER_OF_CONFIG.values(), EvolvableCnnLstm)}
 AXES = {"Conv1d": 2, "Conv2d": 3, "Conv3d": 4}  # axes of an observation, including channels
 MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # if nothing is given
@@ -81,7 +82,7 @@ def encoder_class(
     small board). A Box with two or four axes is read by an `EvolvableCNN` if the configuration has a `block_type`
     (Conv1d, Conv3d); otherwise a Box with two axes is flattened. Dict and Tuple spaces get an `EvolvableMultiInput`; an
     `MlpNetConfig`, a configuration with `hidden_size`, `simba` and `recurrent` concatenate all their parts instead.
-    Other typed configurations determine their encoder too.
+    Other typed configurations determine their encoder too. Recurrent encoders of images are an `EvolvableCnnLstm`.
 
     Raises:
         TypeError: `encoder_cls` is not an `EvolvableModule` class.
@@ -101,12 +102,15 @@ def encoder_class(
     elif is_image(space) and _names(config, "hidden_size"):
         usual = EvolvableMLP
     switched, typed = _switched(simba, recurrent), ENCODER_OF_CONFIG.get(type(config))
-    if switched and typed and switched is not typed:
+    has_memory = is_image(space) and (switched or typed) is EvolvableLSTM
+    if switched and typed and switched is not typed and not (has_memory and typed is EvolvableCNN):
         switch = "simba" if simba else "recurrent"
         raise ConfigError(
             f"{switch}=True takes an {switched.__name__}; got the encoder_config of an {typed.__name__}, a "
             f"{type(config).__name__}. fix: one of the two."
         )
+    if has_memory:
+        return EvolvableCnnLstm
     chosen = switched or typed or usual
     _check_fits(space, chosen, config)
     return chosen
@@ -196,6 +200,11 @@ def encoder_config(cls: type[EvolvableModule], config: Any, space: spaces.Space[
     defaults = MLP_DEFAULTS if issubclass(cls, EvolvableMLP) else {}
     if config is None and issubclass(cls, EvolvableLSTM):
         defaults = LSTM_DEFAULTS
+    if cls is EvolvableCnnLstm and isinstance(config, Mapping | configs.NetConfig):  # keys of both parts side by side
+        of_images = set(constructor_arguments(EvolvableCNN)) - set(constructor_arguments(cls)) - {"sample_input"}
+        layers = {key: config[key] for key in of_images if key in config}
+        rest = {key: value for key, value in config.items() if key not in of_images}
+        config = {**rest, "cnn_config": {**(rest.get("cnn_config") or {}), **layers}}
     options = checked_config(config, cls, "encoder_config", defaults)
     if cls is EvolvableCNN and space is not None and is_image(space):
         options = with_usual_layers(options, channels_first(space).shape or ())

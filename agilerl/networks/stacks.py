@@ -94,7 +94,8 @@ def module_parts(network: Any) -> dict[str, Run]:
         layer = encoder.model.get_submodule(f"lstm_{k}")
         parts[f"ih_{k}"] = lambda x, cell=layer: torch.nn.functional.linear(x, cell.weight_ih, cell.bias_ih)  # type: ignore[misc]
         parts[f"hh_{k}"] = lambda x, cell=layer: torch.nn.functional.linear(x, cell.weight_hh, cell.bias_hh)  # type: ignore[misc]
-    return parts
+    first = parts["ih_0"]
+    return {**parts, "ih_0": lambda x: first(encoder.embed(x))}
 
 
 def run_recurrent(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -53,6 +53,7 @@ class RunRequest:
         uses_spare_cores: whether other cores take part too where that changes no bit, with one worker.
         script: requests (`runs.steering.Taken`) of another run, which this one repeats.
         ancestors: agents that the founders are copies of (`training.manifest.adoption.Ancestors`).
+        trials: of the environment, by how it is made (`training.manifest.step_cost.trial`): one measurement is enough.
         has_own_data: whether the file of `training.dataset` was written for this run, which takes it over.
     """
 
@@ -84,6 +85,7 @@ class RunRequest:
         metavar="N", example="100", least=0, is_keyword=False,
     )] = None
     start_time: float | None = None
+    trials: dict[Any, Any] = field(default_factory=dict)
     workers: Annotated[int | str | None, Option(
         "Processes that take part, or auto for one per core. They share out the seeds (default: auto), or play the "
         "episodes of one run's evaluations and train its shards (training.shards). Default there: one process, and "

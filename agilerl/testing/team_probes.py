@@ -33,10 +33,12 @@ class TeamProbe:
     """Base class: every agent observes a sign in each state; a subclass has the tables.
 
     Args:
-        form: of observations, see `published_forms`. continuous: Box(0, 1, (1,)) actions instead of Discrete(2).
+        form: of observations, see `published_forms`. continuous: Box(0, 1) actions instead of Discrete(2). With one
+            component, 0 corresponds to sign 0 and 1 to sign 1; with two, (1, 0) and (0, 1).
 
     Attributes:
         possible_agents, agents: both agents, also after an episode.
+        components: of Box actions. width: components of an action.
         signs: [S, 2] sign observed by each agent in each state, 0 or 1.
         targets: [S, 2] sign whose action is best for each agent, see `_term`; None: actions have no effect.
         payoff: [S, 2] rewards that do not depend on actions.
@@ -52,6 +54,7 @@ class TeamProbe:
     payoff: ClassVar[np.ndarray]
     following: ClassVar[Any] = None
     num_starts: ClassVar[int] = 1
+    components: ClassVar[int] = 1
     limit: int | None = None
     render_mode = None
 
@@ -59,6 +62,7 @@ class TeamProbe:
         if form not in FORMS.values():
             raise ConfigError(f"form must be one of {', '.join(FORMS.values())}; got {form!r}. fix: 'vector'.")
         self.form, self.is_continuous = form, continuous
+        self.width = self.components if continuous else 1
         self.agents = list(self.possible_agents)
         self.state_number, self.time = 0, 0
         self._rng = seeding.np_random()[0]
@@ -78,7 +82,7 @@ class TeamProbe:
         return published_spaces(int(self.signs.max()) + 1)
 
     def _actions(self) -> Space[Any]:
-        return spaces.Box(0.0, 1.0, (1,), np.float32) if self.is_continuous else spaces.Discrete(2)
+        return spaces.Box(0.0, 1.0, (self.width,), np.float32) if self.is_continuous else spaces.Discrete(2)
 
     def show(self, number: int) -> dict[str, Any]:
         """Return both agents' observations of a state."""
@@ -110,14 +114,14 @@ class TeamProbe:
             dict.fromkeys(agents, terminated), dict.fromkeys(agents, truncated), {agent: {} for agent in agents},
         )  # fmt: skip
 
-    def _taken(self, agent: str, actions: Mapping[str, Any]) -> float:
-        """An action from a number, a row, or a batch of one row."""
+    def _taken(self, agent: str, actions: Mapping[str, Any]) -> Any:
+        """An action from a number, a row, or a batch of one row; an array [W] if it has several components."""
         if agent not in actions:
             raise EnvError(f"{type(self).__name__}: {agent} has no action. fix: an action for every agent.")
         flat = np.asarray(actions[agent]).reshape(-1).astype(np.float32 if self.is_continuous else np.int64)
-        if len(flat) != 1 or not self._acted.contains(flat if self.is_continuous else flat[0]):
+        if len(flat) != self.width or not self._acted.contains(flat if self.is_continuous else flat[0]):
             raise EnvError(f"{type(self).__name__}: {agent} takes {self._acted}; got {actions[agent]}.")
-        return float(flat[0])
+        return flat if self.width > 1 else float(flat[0])
 
     def _next(self, number: int) -> int:
         return END if self.following is None else int(self.following[number])
@@ -134,7 +138,7 @@ class TeamProbe:
         """Return agent -> [S] best actions, for the agent and the team alike; None if actions have no effect."""
         if self.targets is None:
             return None
-        return dict(zip(self.possible_agents, self._good(self.targets).T, strict=True))
+        return dict(zip(self.possible_agents, np.moveaxis(self._good(self.targets), 1, 0), strict=True))
 
     def expected_q(self, number: int, first: Any, second: Any, gamma: float) -> dict[str, np.ndarray]:
         """Return agent -> optimal value [...] of joint actions [...] in a state."""
@@ -157,10 +161,15 @@ class TeamProbe:
 
     def _term(self, action: np.ndarray, best: Any) -> np.ndarray:
         """Return the reward of an action: 1 or 0 for choices, minus the squared distance from the best Box action."""
-        return np.asarray(-((action - best) ** 2) if self.is_continuous else action == best, float)
+        if not self.is_continuous:
+            return np.asarray(action == best, float)
+        cost = (action - best) ** 2
+        return -np.asarray(cost.sum(-1) if self.width > 1 else cost, float)
 
     def _good(self, sign: Any) -> Any:
         """Return the action that matches a sign."""
+        if self.width > 1:
+            return np.stack([1.0 - np.asarray(sign), np.asarray(sign, float)], -1)
         return np.asarray(sign, float) if self.is_continuous else np.asarray(sign)
 
     def close(self) -> None:
@@ -203,7 +212,7 @@ class PolicyTeam(TeamProbe):
     V = 1. Fails: the policies' use of their own inputs.
     """
 
-    signs, num_starts, targets = PAIRS, 4, PAIRS ^ [0, 1]
+    signs, num_starts, targets, components = PAIRS, 4, PAIRS ^ [0, 1], 2
 
 
 class JointPolicyTeam(TeamProbe):
@@ -215,6 +224,7 @@ class JointPolicyTeam(TeamProbe):
     """
 
     signs, num_starts, targets = np.array([[0, 0], [1, 1]]), 2, np.array([[0, 1], [1, 0]])
+    components = 2
 
     def rewards(self, number: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         one, two = super().rewards(number, first, second)

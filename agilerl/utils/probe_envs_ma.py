@@ -31,17 +31,9 @@ def __getattr__(name: str) -> Any:
 
 
 def check_policy_q_learning_with_probe_env(
-    env: TeamProbe,
-    algo_class: Any,
-    algo_args: Mapping[str, Any],
-    memory: Any,
-    learn_steps: int = 1000,
-    device: str = "cpu",
-    *,
-    num_steps: int = 512,
-    tolerance: float = 0.1,
-    seed: int = 0,
-) -> Any:
+    env: TeamProbe, algo_class: Any, algo_args: Mapping[str, Any], memory: Any, learn_steps: int = 1000,
+    device: str = "cpu", *, num_steps: int = 512, tolerance: float = 0.1, seed: int = 0,
+) -> Any:  # fmt: skip
     """Train critics of joint actions on random steps of a probe, and compare with its expected values.
 
     Every critic must match the probe's value of every joint action (on a grid for Box actions), given the learned
@@ -61,6 +53,7 @@ def check_policy_q_learning_with_probe_env(
     team = _team(env, algo_class, {"device": device, **algo_args})
     lanes, draw = TeamLanes([lambda: env]), np.random.default_rng(seed)
     masks = ActionMasks(lanes.single_action_space)
+    memory.set_action_spaces(dict(env.action_space))
     obs, _ = lanes.reset(np.array([seed]))
     for _ in range(num_steps):
         action = team.random_action(draw, (1,))
@@ -76,16 +69,9 @@ def check_policy_q_learning_with_probe_env(
 
 
 def check_on_policy_learning_with_probe_env(
-    env: TeamProbe,
-    algo_class: Any,
-    algo_args: Mapping[str, Any],
-    learn_steps: int = 1000,
-    device: str = "cpu",
-    discrete: bool | None = None,
-    *,
-    tolerance: float = 0.1,
-    seed: int = 0,
-) -> Any:
+    env: TeamProbe, algo_class: Any, algo_args: Mapping[str, Any], learn_steps: int = 1000, device: str = "cpu",
+    discrete: bool | None = None, *, tolerance: float = 0.1, seed: int = 0,
+) -> Any:  # fmt: skip
     """Train state values on rollouts, and compare with the probe's expected values.
 
     Every value must match the probe's optimal one, and every policy the probe's best action. The value of a stochastic
@@ -171,49 +157,54 @@ def _team(env: TeamProbe, algo_class: Any, arguments: Mapping[str, Any]) -> Any:
     return algo_class(**{**{name: dict(by_agent) for name, by_agent in spaces_of.items()}, **arguments})
 
 
-def _grid(env: TeamProbe) -> np.ndarray:
-    """Actions at which values are compared: every choice, or three points of the range."""
+def _joint_grid(env: TeamProbe) -> list[np.ndarray]:
+    """Actions [B, W] of each agent at which values are compared: every choice, or three points of every range."""
     space = env.action_space(env.possible_agents[0])
-    if not isinstance(space, spaces.Box):
-        return np.arange(2.0)
-    low, high = float(space.low[0]), float(space.high[0])
-    return low + (high - low) * np.array([0.25, 0.5, 0.75])
+    points, width = [np.arange(2.0)], 1
+    if isinstance(space, spaces.Box):
+        points, width = list(np.linspace(space.low, space.high, 5)[1:4].T), len(space.low)
+    joint = np.meshgrid(*points * len(env.possible_agents), indexing="ij")
+    return np.split(np.stack(joint, -1).reshape(-1, width * len(env.possible_agents)), len(env.possible_agents), -1)
 
 
-def _action_tolerance(env: TeamProbe, agent: str, tolerance: float) -> float:
-    """Tolerance of a Box action, in units of the environment; 0 for discrete actions."""
-    space = env.action_space(agent)
-    return 2 * tolerance * float(space.high[0] - space.low[0]) if isinstance(space, spaces.Box) else 0.0
+def _text(action: Any) -> str:
+    return ", ".join(f"{component:g}" for component in np.ravel(action))
+
+
+def _wrong_action(env: TeamProbe, number: int, agent: str, action: Any, tolerance: float) -> str | None:
+    """The error of an agent's action in one state, beyond the tolerance of Box actions; None if there is none."""
+    best, space = env.best_actions(), env.action_space(agent)
+    allowed = 2 * tolerance * float(space.high[0] - space.low[0]) if isinstance(space, spaces.Box) else 0.0
+    if best is None or abs(np.ravel(action) - best[agent][number]).max() <= allowed:
+        return None
+    return f"state {number}: {agent} does {_text(action)}; the best action is {_text(best[agent][number])}."
 
 
 def _wrong(env: TeamProbe, team: Any, number: int, tolerance: float) -> str | None:
     """The first error of a team with state values in one state; None if there is none."""
-    best, expected = env.best_actions(), env.expected_value(team.gamma)
+    expected = env.expected_value(team.gamma)
     action, _, _, value = team.get_action(env.show(number), training=False)
     for agent in env.possible_agents:
-        chosen, got, wanted = float(np.ravel(action[agent])[0]), float(value[agent][0]), float(expected[agent][number])
-        spread = 3 * tolerance if env.is_continuous and best is not None else tolerance
-        if best is not None and abs(chosen - best[agent][number]) > _action_tolerance(env, agent, tolerance):
-            return f"state {number}: {agent} does {chosen:g}; the best action is {float(best[agent][number]):g}."
+        if (wrong := _wrong_action(env, number, agent, action[agent], tolerance)) is not None:
+            return wrong
+        got, wanted = float(value[agent][0]), float(expected[agent][number])
+        spread = 3 * tolerance if env.is_continuous and env.best_actions() is not None else tolerance
         if not -spread <= got - wanted <= tolerance:
             return f"state {number}: the value of {agent} is {got:.3f}; expected {wanted:.3f}."
     return None
 
 
 def _compare(env: TeamProbe, team: Any, number: int, tolerance: float) -> None:
-    seen, best = env.show(number), env.best_actions()
-    policy = {agent: float(np.ravel(a)[0]) for agent, a in team.get_action(seen, training=False)[0].items()}
-    if best is not None:
-        for agent, action in policy.items():
-            wanted = float(best[agent][number])
-            if abs(action - wanted) > _action_tolerance(env, agent, tolerance):
-                raise AssertionError(f"state {number}: {agent} does {action:g}; the best action is {wanted:g}.")
-    grid = _grid(env)
-    first, second = (np.ravel(part) for part in np.meshgrid(grid, grid, indexing="ij"))
-    expected = env.expected_q(number, first, second, team.gamma)
+    seen = env.show(number)
+    for agent, action in team.get_action(seen, training=False)[0].items():
+        if (wrong := _wrong_action(env, number, agent, action, tolerance)) is not None:
+            raise AssertionError(wrong)
+    first, second = _joint_grid(env)
+    one, other = (part if part.shape[1] > 1 else part[:, 0] for part in (first, second))
+    expected = env.expected_q(number, one, other, team.gamma)
     batches = {a: trees.map_leaves(lambda x: np.repeat(np.asarray(x)[None], len(first), 0), s) for a, s in seen.items()}
     joint = trees.map_leaves(torch.as_tensor, {agent: batches[agent] for agent in sorted(batches)})
-    stored = torch.from_numpy(team.actions.stored(np.stack([first, second], 1).astype(np.float32)))
+    stored = torch.from_numpy(team.actions.stored(np.concatenate([first, second], 1).astype(np.float32)))
     for name, network in team.evaluation_networks().items():
         kind, _, group = name.partition(".")
         if not kind.startswith("critic"):
@@ -224,6 +215,6 @@ def _compare(env: TeamProbe, team: Any, number: int, tolerance: float) -> None:
         worst = int(np.abs(got - expected[agent]).argmax())
         if abs(got[worst] - expected[agent][worst]) > tolerance:
             raise AssertionError(
-                f"state {number}: {name} gives {got[worst]:.3f} for actions {first[worst]:g} and {second[worst]:g}; "
-                f"the value is {expected[agent][worst]:.3f}."
+                f"state {number}: {name} gives {got[worst]:.3f} for actions {_text(first[worst])} and "
+                f"{_text(second[worst])}; the value is {expected[agent][worst]:.3f}."
             )

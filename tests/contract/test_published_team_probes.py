@@ -37,12 +37,13 @@ def test_spaces_are_mappings_by_agent_and_callable(name: str) -> None:
         expected = {"Dict": spaces.Dict(discrete=spaces.Discrete(count), box=image), "Image": image}
         kind = next((kind for kind in expected if kind in name), None)
         assert seen == (spaces.Discrete(count) if kind is None else expected[kind])
-        assert acted == (spaces.Box(0, 1, (1,), np.float32) if "ContActions" in name else spaces.Discrete(2))
+        width = 2 if name.startswith(("PolicyCont", "MultiPolicyCont")) else 1
+        assert acted == (spaces.Box(0, 1, (width,), np.float32) if "ContActions" in name else spaces.Discrete(2))
         assert seen.contains(obs[agent])
         assert infos[agent] == {}
 
 
-@pytest.mark.parametrize("name", ["PolicyEnv", "PolicyContActionsEnv", "MultiPolicyDictEnv"])
+@pytest.mark.parametrize("name", ["PolicyEnv", "FixedObsPolicyContActionsEnv", "MultiPolicyDictEnv"])
 def test_actions_come_as_numbers_rows_and_batches_of_one(name: str) -> None:
     env = getattr(probes, name)()
     good, rewards = 0.75 if "Cont" in name else 1, []
@@ -59,10 +60,18 @@ def test_rewards_by_hand() -> None:
     env = probes.PolicyContActionsEnv()
     env.reset(seed=0)
     env.state_number = 1  # the first agent sees sign 0, the second one sign 1
-    _, reward, terminated, _, _ = env.step({"agent_0": np.array([0.25]), "other_agent_0": np.array([[0.5]])})
-    assert reward == {"agent_0": -0.0625, "other_agent_0": -0.25}  # 0 is best for sign 0, and for the other's sign 1
+    actions = {"agent_0": np.array([0.25, 0.5]), "other_agent_0": np.array([[0.5, 0.0]])}
+    _, reward, terminated, _, _ = env.step(actions)
+    # (1, 0) is best for sign 0, and for the other's sign 1: 0.75² + 0.5² and 0.5² + 0².
+    assert reward == {"agent_0": -0.8125, "other_agent_0": -0.25}
     assert terminated == {"agent_0": True, "other_agent_0": True}
     assert env.agents == env.possible_agents, "as published, also after the last step"
+    joint = probes.MultiPolicyContActionsEnv()
+    joint.reset(seed=0)
+    joint.state_number = 1  # terms -0.25 and -0.5: their sum and half their product
+    _, reward, *_ = joint.step({"agent_0": [0.5, 1.0], "other_agent_0": [0.5, 0.5]})
+    assert reward == {"agent_0": -0.6875, "other_agent_0": -0.6875}
+    assert joint.best_actions()["other_agent_0"].tolist() == [[0, 1], [1, 0]]
 
 
 @pytest.mark.parametrize("cls", [IPPO, MADDPG])

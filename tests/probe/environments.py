@@ -276,6 +276,8 @@ class OtherForms(TeamProbe):
     Box actions are in [2, 6]. As in PettingZoo, there is no agent after an episode.
     """
 
+    components = 1
+
     def _observations(self) -> dict[str, Any]:
         image = spaces.Box(0, 255, (1, SIDE, SIDE), np.uint8)
         vector = spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -84,7 +84,7 @@ def with_minutes(
     verbose = request.verbose
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
-    steps, rate, expected = time_budget.steps_in(manifest, request.env, device, minutes, check)
+    steps, rate, expected = time_budget.steps_in(manifest, request.env, device, minutes, check, request.trials)
     at_once = min(processes, manifest.training.shards)
     steps, rate = steps * at_once, rate * at_once
     if verbose:
@@ -197,7 +197,7 @@ def resolved(manifest: Manifest, request: RunRequest, workers: Workers = ALONE) 
             print(f"device: {chosen}", flush=True)
         processes = workers.count if isinstance(workers.count, int) else 1
         if request.uses_spare_cores and processes == 1:
-            manifest, note = step_cost.with_lane_workers(manifest, env, available_cores(), minutes)
+            manifest, note = step_cost.with_lane_workers(manifest, env, available_cores(), minutes, request.trials)
             if request.verbose and note:
                 print(note, flush=True)
         if minutes is not None:

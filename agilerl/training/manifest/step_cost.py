@@ -171,16 +171,14 @@ class Trial(NamedTuple):
     reason: str = ""
 
 
+Trials = dict[tuple[str, str, int], Trial]
 COPIED = "they would draw the same numbers, from a generator that each process has a copy of"
 
 
 def trial(
-    name: str,
-    kwargs: Mapping[str, Any],
-    env: Any,
-    minutes: float | None = None,
+    name: str, kwargs: Mapping[str, Any], env: Any, minutes: float | None = None,
     is_wanted: Callable[[gym.Space[Any]], bool] = lambda space: True,
-) -> Trial:
+) -> Trial:  # fmt: skip
     """Measure an environment, in worker processes so that it is known to work there, else in this one.
 
     Args:
@@ -229,6 +227,15 @@ def _tried(make: Mapping[str, Any], limit: float, is_wanted: Callable[[gym.Space
             return Trial(lanes.apply(timed, workers=1)[0], space)
 
 
+def _tried_once(trials: Trials | None, name: str, kwargs: Mapping[str, Any], env: Any, *others: Any) -> Trial:
+    """Return the trial in `trials` of an environment, by how it is made; else try it, and add what was measured."""
+    key = name, repr(sorted(kwargs.items())), id(env)
+    tried = (trials or {}).get(key) or trial(name, kwargs, env, *others)
+    if tried.cost is not None and trials is not None:
+        trials[key] = tried
+    return tried
+
+
 def _two_starts(lanes: SyncLanes) -> list[Any]:
     """Return the first observations of two episodes with one seed."""
     return [lanes.reset(seeds(0, Purpose.DETERMINISM, lanes.num_lanes))[0] for _ in range(2)]
@@ -247,7 +254,7 @@ def _are_copied(starts: Sequence[Sequence[Any]]) -> bool:
     return not is_same(first, second) and all(is_same(first, other[0]) for other in starts[1:])
 
 
-def _trial_of(manifest: Manifest, env: Any, minutes: float | None = None) -> Trial | None:
+def _trial_of(manifest: Manifest, env: Any, minutes: float | None, trials: Trials | None) -> Trial | None:
     """Try the environment that a manifest trains in; None where `measure` cannot, or without one.
 
     env: passed by the user; None if it is created from its id. minutes: budget of the run.
@@ -257,15 +264,24 @@ def _trial_of(manifest: Manifest, env: Any, minutes: float | None = None) -> Tri
     environment = manifest.environment
     if is_object or is_team(manifest.algorithm.name) or not acts or environment.backend != "gymnasium":
         return None
-    return trial(environment.name, environment.kwargs, env, minutes)
+    return _tried_once(trials, environment.name, environment.kwargs, env, minutes)
 
 
-def cost_of(manifest: Manifest, env: Any = None, *, minutes: float | None = None) -> StepCost | None:
+def cost_of(manifest: Manifest, env: Any, minutes: float | None, trials: Trials | None = None) -> StepCost | None:
     """Measure a step of the environment that a manifest trains in; None where that is not possible."""
-    return tried.cost if (tried := _trial_of(manifest, env, minutes)) else None
+    return tried.cost if (tried := _trial_of(manifest, env, minutes, trials)) else None
 
 
-def with_lane_workers(manifest: Manifest, env: Any, cores: int, minutes: float | None = None) -> tuple[Manifest, str]:
+def lanes_in(cost: StepCost, lanes: int, members: int, minutes: float) -> int:
+    """Return how many of a member's lanes `START_SHARE` of a budget makes, one after another, if that takes long."""
+    if cost.start <= SLOW_START_S:
+        return lanes
+    return min(lanes, max(1, int(START_SHARE * 60 * minutes / cost.start / members)))
+
+
+def with_lane_workers(
+    manifest: Manifest, env: Any, cores: int, minutes: float | None = None, trials: Trials | None = None
+) -> tuple[Manifest, str]:
     """Have lanes step in worker processes where that is faster and they can, which makes no difference to results.
 
     A manifest with `environment.healing` or `num_workers` decides by itself. Of environments that are slow to make,
@@ -277,12 +293,12 @@ def with_lane_workers(manifest: Manifest, env: Any, cores: int, minutes: float |
     environment, members = manifest.environment, manifest.training.pop_size
     if environment.healing or environment.num_workers is not None or cores < 2:
         return manifest, ""
-    tried = _trial_of(manifest, env)
+    tried = _trial_of(manifest, env, minutes, trials)
     if tried is None or tried.cost is None:
         return manifest, ""
     cost, note, fitting = tried.cost, "", environment.num_envs
     if minutes is not None and cost.start > SLOW_START_S:
-        fitting = min(fitting, max(1, int(START_SHARE * 60 * minutes / cost.start / members)))
+        fitting = lanes_in(cost, fitting, members, minutes)
         note = f"an environment takes {_milliseconds(cost.start)} to make: {fitting} of each member\n"
         manifest = apply_overrides(manifest, {"environment.num_envs": fitting}, "lanes")
     workers = min(cores, lanes := fitting * members)
@@ -309,7 +325,10 @@ class Choice:
     note: str
 
 
-def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, Any], minutes: float) -> Choice | None:
+def for_few_steps(
+    env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, Any], minutes: float,
+    trials: Trials | None = None,
+) -> Choice | None:  # fmt: skip
     """Return the starting values for a simulator that decides how long training takes; None for any other.
 
     Few steps call for a learner that uses each of them many times: from replay that all members share, with several
@@ -321,8 +340,8 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
         minutes: budget.
     """
 
-    tried = trial(
-        env_id, kwargs, env, minutes,
+    tried = _tried_once(
+        trials, env_id, kwargs, env, minutes,
         lambda space: (usual := few_steps_algorithm(space)) is not None and algo in (None, usual),
     )  # fmt: skip
     usual, cost = few_steps_algorithm(tried.action_space), tried.cost
@@ -334,7 +353,8 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
     every = cost.steps_in(minutes, cores)
     if every > FEW_STEPS[usual]:
         return None
-    lanes = max(manifest.environment.num_envs, -(-min(cores, MAX_LANES) // members))
+    lanes = lanes_in(cost, manifest.environment.num_envs, members, minutes)
+    lanes = max(lanes, -(-min(cores, MAX_LANES) // members))
     budget = max(1, every // members)
     where = (
         f"this process, as in several {tried.reason}" if tried.reason else f"{min(cores, members * lanes)} processes"

@@ -34,14 +34,15 @@ def check_minutes(manifest: Manifest, minutes: float) -> None:
 
 
 def steps_in(
-    manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None
-) -> tuple[int, float, float]:
+    manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None,
+    trials: dict[Any, Any] | None = None,
+) -> tuple[int, float, float]:  # fmt: skip
     """Return `steps_of_simulator` where a trial would take much of the time, else `tried_steps`.
 
     Both are upper bounds: a run ends by its `Deadline`, which leaves time for the final evaluation.
     """
     check_minutes(manifest, minutes)
-    cost = cost_of(manifest, env, minutes=minutes)
+    cost = cost_of(manifest, env, minutes, trials)
     lanes = manifest.environment.num_envs * manifest.training.pop_size
     if cost is not None and (cost.is_slow or cost.start * lanes > TRIAL_SHARE * 60 * minutes):
         return steps_of_simulator(manifest, cost, minutes)

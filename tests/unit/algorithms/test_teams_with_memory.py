@@ -275,7 +275,7 @@ def test_mistakes_are_named() -> None:
     plain = IPPO(OBS, ACTIONS, seed=0)
     with pytest.raises(ShapeError, match=r"no memory\. fix: recurrent=True"):
         plain.get_action(obs, hidden_state=team.get_initial_hidden_state(2))
-    image = {"a_0": spaces.Box(0, 255, (3, 16, 16), np.uint8)}
+    image = {"a_0": spaces.Box(0, 255, (3, 4, 16, 16), np.uint8)}
     with pytest.raises(ConfigError, match="EvolvableLSTM reads vectors; got images"):
         IPPO(image, {"a_0": spaces.Discrete(2)}, recurrent=True)
     who = ContinuousQNetwork(OBS["a_0"], spaces.Box(0, 1, (2,)), recurrent=True)

@@ -234,6 +234,6 @@ def test_recurrent_configurations() -> None:
     with pytest.raises(ValueError, match="feed-forward network"):
         QNetwork(BOX, TWO).initialize_hidden_state()
     with pytest.raises(ConfigError, match="EvolvableLSTM reads vectors"):
-        QNetwork(spaces.Box(0, 1, (3, 8, 8)), TWO, recurrent=True)
+        QNetwork(spaces.Box(0, 1, (3, 4, 8, 8)), TWO, recurrent=True)
     with pytest.raises(ConfigError, match="Did you mean 'hidden_state_size'"):
         QNetwork(BOX, TWO, encoder_config={"hidden_size": 64}, recurrent=True)

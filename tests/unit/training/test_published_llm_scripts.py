@@ -6,6 +6,7 @@ import logging
 import sys
 import types
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,31 @@ def test_published_helpers_are_where_scripts_import_them_from(monkeypatch: pytes
     finally:
         for name in llm_utils.VERBOSE:
             logging.getLogger(name).setLevel(before if name == "transformers" else logging.NOTSET)
+
+
+@pytest.mark.parametrize("algo", ["GRPO", "SFT"])
+def test_responses_of_the_base_and_of_the_agent_are_shown_side_by_side(
+    algo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, tokenizer = make(algo), load_tokenizer(folder())
+    samples = llm_utils.sample_eval_prompts(SFTGym(EXAMPLES, EXAMPLES[:1], tokenizer), n=3)
+    assert samples == [(EXAMPLES[0]["prompt"], EXAMPLES[0]["response"], None)]
+    with torch.no_grad():
+        for parameter in agent.actor.parameters():  # an adapter that changes every logit
+            parameter.add_(0.5)
+    tokens = torch.tensor([tokenizer(samples[0][0])["input_ids"]])
+    expected = []
+    for running in (None, agent.actor.running()):  # the reference: `generate` of transformers
+        with torch.no_grad(), running or nullcontext():
+            out = agent.base.model.generate(tokens, max_new_tokens=6, do_sample=False, pad_token_id=agent.pad_token_id)
+        expected.append(tokenizer.decode(out[0, tokens.shape[1] :], skip_special_tokens=True))
+    assert expected[0] != expected[1]
+    llm_utils.compare_responses(agent, tokenizer, samples, max_new_tokens=6)
+    headed = [f"PROMPT\n{samples[0][0]}\n", f"CHOSEN\n{samples[0][1]}\n"]
+    headed += [f"{name}\n{text}\n" for name, text in zip(("BASE MODEL", "FINE-TUNED MODEL"), expected, strict=True)]
+    assert capsys.readouterr().out == "\n".join(headed) + "\n"
+    llm_utils.compare_responses(agent, tokenizer, samples, 6, do_sample=True, show_base_model=False)
+    assert "BASE MODEL" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["ReasoningGym", "PreferenceGym", "SFTGym"])

@@ -343,6 +343,30 @@ def test_members_have_as_many_environments_as_the_budget_leaves_time_to_make(
     assert ("to make" in note) == (start > 1.0 and minutes is not None)
 
 
+def test_an_environment_is_tried_once_for_all_that_follows_from_its_cost(
+    slow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a start of 3 s, a sixteenth of a minute makes one environment of each of four members."""
+    names = []
+
+    def trial(name: str, *_: Any) -> Trial:
+        names.append(name)
+        return Trial(StepCost(0.01, 0.01, 0.01, 20, 0.01, 3.0), spaces.Discrete(2))
+
+    slow(0.01, 2)
+    monkeypatch.setattr(step_cost, "trial", trial)
+    trials: Any = {}
+    manifest, _ = starting_manifest("Simulated-v0", None, None, minutes=1.0, trials=trials)
+    assert (manifest.environment.num_envs, manifest.training.pop_size) == (1, 4)
+    cost = step_cost.cost_of(manifest, None, 1.0, trials)
+    assert cost is not None
+    assert cost.start == 3.0
+    assert names == ["Simulated-v0"]
+    other = apply_overrides(manifest, {"environment.kwargs": {"size": 2}})
+    step_cost.cost_of(other, None, 1.0, trials)
+    assert names == ["Simulated-v0"] * 2, "another environment is measured"
+
+
 def test_lanes_step_here_where_environments_do_not_work_in_processes(slow: Any) -> None:
     slow(0.01, 2, "the license allows one")
     manifest = preset_for("Simulated-v0", "PPO")
