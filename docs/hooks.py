@@ -22,7 +22,7 @@ from agilerl.algorithms.base.declared import hyperparameters as declared
 from agilerl.config.keys import section_fields
 from agilerl.config.meanings import meanings as meanings_of
 from agilerl.config.schema import Algorithm, Manifest
-from agilerl.ranges import describe
+from agilerl.core.ranges import describe
 
 BENCHMARKS = Path(__file__).with_name("benchmarks.md")
 MARK = re.compile(r"<!-- (hyperparameters|measured|manifest|commands)(?:: ([^>]*?))? -->")

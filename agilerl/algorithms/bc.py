@@ -14,6 +14,7 @@ from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.core.ranges import Count, NonNegative, Positive
 from agilerl.core.transfer import to_device
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
@@ -21,7 +22,6 @@ from agilerl.losses.offline import cloning_error, cloning_likelihood
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.distributions import categorical_log_prob, categorical_sample, masked_logits
-from agilerl.ranges import Count, NonNegative, Positive
 
 
 class BC(RLAlgorithm):

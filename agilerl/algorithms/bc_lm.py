@@ -11,12 +11,12 @@ from torch import Tensor
 from agilerl.algorithms.base.building import register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core.ranges import Count, Positive
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.language.algorithms.tokens import TokenAlgorithm, build_network
 from agilerl.losses.language import token_values, token_weights
 from agilerl.losses.offline import cloning_likelihood
 from agilerl.modules.base import EvolvableModule
-from agilerl.ranges import Count, Positive
 
 
 class BC_LM(TokenAlgorithm):

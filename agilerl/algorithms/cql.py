@@ -16,6 +16,7 @@ from agilerl.algorithms.base.building import build, register_network, share_enco
 from agilerl.algorithms.base.declared import DATASET, OF_WEIGHTS, STRUCTURE, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.sac import POLICY_KEYS
+from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import bootstrap, soft_value, temperature_loss, weighted_squared_error
@@ -25,7 +26,6 @@ from agilerl.networks.actors import StochasticActor, check_bounded
 from agilerl.networks.distributions import squashed_normal_sample
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import Temperature
-from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 SAMPLED = ("current", "following")  # actions of the policy in `obs` and in `next_obs`
 MAX_CONSERVATIVE_WEIGHT = 1e6  # clip of a learned weight, as in the authors' released code

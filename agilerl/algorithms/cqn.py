@@ -10,12 +10,12 @@ import torch
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.dqn import DQN
+from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TDRecipe
 from agilerl.losses.conservative import conservative_penalty
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
-from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
 
 class CQN(DQN):

@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import PREFERENCES, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
+from agilerl.core.ranges import AdapterSettings, Count, Fraction, ModelName, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.algorithms.base import LLMAlgorithm
 from agilerl.language.algorithms.batches import TextBatch
@@ -20,7 +21,6 @@ from agilerl.language.algorithms.scoring import mean_margin, pair_texts, pairs_o
 from agilerl.language.engines import AdapterEngine, SequentialAdapters
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
-from agilerl.ranges import AdapterSettings, Count, Fraction, ModelName, NonNegative, Positive
 
 
 class DPO(LLMAlgorithm):

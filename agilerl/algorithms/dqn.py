@@ -21,6 +21,7 @@ from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
+from agilerl.core.ranges import Count, Fraction, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.engine.modules import raw_output, soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TDRecipe
@@ -29,7 +30,6 @@ from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import QNetwork
-from agilerl.ranges import Count, Fraction, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.rollouts.off_policy import uniform_actions
 
 

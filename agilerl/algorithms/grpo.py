@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
+from agilerl.core.ranges import AdapterSettings, Count, CountOrZero, GroupSize, ModelName, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.language.algorithms.base import Backend
@@ -21,7 +22,6 @@ from agilerl.language.algorithms.generation import CompletionAlgorithm, check_gr
 from agilerl.language.engines import AdapterEngine
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
-from agilerl.ranges import AdapterSettings, Count, CountOrZero, GroupSize, ModelName, NonNegative, Positive
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {"objective": "clip", "normalisation": "sequence", "adv_norm": "mean_std"},

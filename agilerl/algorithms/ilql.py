@@ -11,6 +11,7 @@ from torch import Tensor
 from agilerl.algorithms.base.building import register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.language.algorithms.tokens import PAD, TokenAlgorithm, build_network
@@ -18,7 +19,6 @@ from agilerl.losses.actor_critic import bootstrap
 from agilerl.losses.language import perturbed_logits, state_after, state_before, token_values, token_weights
 from agilerl.losses.offline import cloning_likelihood, expectile_loss
 from agilerl.modules.base import EvolvableModule
-from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
 
 class ILQL(TokenAlgorithm):

@@ -14,6 +14,7 @@ from agilerl.algorithms.base.building import build, register_network, share_enco
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.sac import POLICY_KEYS
+from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.losses.offline import advantage_weight, cloning_likelihood, expectile_loss
@@ -22,7 +23,6 @@ from agilerl.networks.actors import StochasticActor, check_bounded
 from agilerl.networks.distributions import bounded_mean_log_prob
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import ValueNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
 
 class IQL(StochasticActorCritic):

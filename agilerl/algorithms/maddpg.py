@@ -14,12 +14,12 @@ from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.teams import deterministic as team_critics
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.networks import by_group, networks_by_group
+from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TeamActorCriticRecipe
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 
 
 class MADDPG(team_critics.CentralisedCritics):

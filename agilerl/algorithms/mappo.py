@@ -18,11 +18,11 @@ from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.on_policy import TeamOptions, TeamPPO
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import tree
+from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.core.spaces import nested, space_from_json, space_to_json
 from agilerl.envs.protocol import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
 # Locals of the constructor that are no arguments of `TeamPPO`.
 NOT_SHARED = ("self", "__class__", "options", "state_space", "normalize_values")

@@ -14,13 +14,13 @@ from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.teams import deterministic as team_critics
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.networks import by_group, networks_by_group
+from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TeamActorCriticRecipe
 from agilerl.errors import ConfigError
 from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 
 CRITICS = ("critics_1", "critics_2")
 

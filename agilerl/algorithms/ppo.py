@@ -36,6 +36,7 @@ from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
+from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.core.transfer import to_device
 from agilerl.engine.learner import learner_of
 from agilerl.engine.modules import raw_output
@@ -50,7 +51,6 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, with_least
-from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
 
 def _shapes(hidden: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:

@@ -23,6 +23,7 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, follow
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.algorithms.base.transitions import check_same_rows, experience_fields, side_by_side
+from agilerl.core.ranges import Atoms, Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
@@ -31,7 +32,6 @@ from agilerl.losses.td import categorical_divergence, expected_index, project, q
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import layer_noise, set_noise
 from agilerl.networks.q_networks import RainbowQNetwork, check_support
-from agilerl.ranges import Atoms, Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.rollouts.off_policy import uniform_actions
 
 

@@ -14,6 +14,7 @@ from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, Sto
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core.ranges import Count, Fraction, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import SoftActorCriticRecipe
 from agilerl.errors import AlgorithmError
@@ -30,7 +31,6 @@ from agilerl.networks.actors import StochasticActor, check_bounded
 from agilerl.networks.distributions import masked_logits, squashed_normal_sample
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.networks.value_networks import Temperature
-from agilerl.ranges import Count, Fraction, Number, Positive, PositiveFraction, StepsPerUpdate
 
 POLICY_KEYS = ("output_activation", "squash_output", "log_std_init")  # `net_config` keys that critics ignore
 

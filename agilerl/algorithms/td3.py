@@ -14,13 +14,13 @@ from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, Det
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import ActorCriticRecipe
 from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_action, twin_target, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.q_networks import ContinuousQNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 
 
 class TD3(DeterministicActorCritic):

@@ -14,6 +14,7 @@ from agilerl.algorithms.base.building import build, register_network, share_enco
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.components.running import RunningMeanStd
+from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
@@ -23,7 +24,6 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import ContinuousQNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
 AT_ONCE = 65_536  # rows of a data set per chunk
 EPSILON = 1e-6  # added to the variance: the paper's, which is added to the deviation, squared

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.ranges import DECAYS, has_scale
 from agilerl.core.rng import Purpose, stream
 from agilerl.hpo.evolution import Births, Evolution
 from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.operators import RLParameter
 from agilerl.hpo.tournament import rank
-from agilerl.ranges import DECAYS, has_scale
 from agilerl.telemetry.record import Birth, MemberRecord
 
 QUARTER = 4

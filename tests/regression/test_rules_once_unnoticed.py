@@ -15,6 +15,7 @@ import torch
 from agilerl.algorithms import BC, DQN, SAC, SFT, TD3
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.core.ranges import from_scale, to_scale
 from agilerl.engine.learner import Group, HiddenStates
 from agilerl.envs.observed_masks import split_mask
 from agilerl.hpo import architecture, effects
@@ -29,7 +30,6 @@ from agilerl.llm_envs import SFTGym
 from agilerl.modules.layers import NoisyLinear
 from agilerl.networks.observations import bounds_to_unit
 from agilerl.networks.q_networks import QNetwork, RainbowQNetwork
-from agilerl.ranges import from_scale, to_scale
 from agilerl.rollouts.off_policy import uniform_actions
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs

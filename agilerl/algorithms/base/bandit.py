@@ -36,6 +36,7 @@ from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.algorithms.base.transitions import as_tensor, check_observation_space, column, sampled_observations
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import tree
+from agilerl.core.ranges import Count, Positive, StepsPerUpdate
 from agilerl.core.spaces import nested
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
@@ -46,7 +47,6 @@ from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.bandits import inverse_design, scaled_gradient, squared_width, with_choice
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.bandits import RewardModule, RewardNetwork
-from agilerl.ranges import Count, Positive, StepsPerUpdate
 from agilerl.ranks import ONE, Ranks
 from agilerl.telemetry.evaluation import Evaluation
 

@@ -15,11 +15,11 @@ from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.policy_gradient import PolicyUnit
 from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, AdaptiveRate, Schedule, scheduled
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.core.ranges import Count, Fraction
 from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateEngine, UpdateResult
 from agilerl.networks.distributions import ActionDistribution
-from agilerl.ranges import Count, Fraction
 
 if TYPE_CHECKING:
     from agilerl.networks.actors import StochasticActor

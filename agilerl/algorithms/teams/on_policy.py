@@ -33,6 +33,7 @@ from agilerl.algorithms.teams.networks import by_group
 from agilerl.algorithms.teams.policies import TeamPolicies, in_bounds
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree
+from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
@@ -48,7 +49,6 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, uniform_action, with_least
-from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.ranks import Ranks
 
 NETWORKS = ("actors", "critics")
