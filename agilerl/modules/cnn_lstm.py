@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from agilerl.core.rng import Purpose, seeds
 from agilerl.modules.cnn import EvolvableCNN, with_usual_layers
 from agilerl.modules.configs import checked_config
-from agilerl.modules.lstm import EvolvableLSTM, HiddenState
+from agilerl.modules.lstm import EvolvableLSTM
 
 
 class EvolvableCnnLstm(EvolvableLSTM):
@@ -56,9 +56,6 @@ class EvolvableCnnLstm(EvolvableLSTM):
 
     def embed(self, x: Tensor) -> Tensor:
         return self.features(x)  # type: ignore[no-any-return]
-
-    def run(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
-        return super().run(self.embed(x), hidden_state)
 
     def probe(self, inputs: Any) -> None:
         """Store images [B, C, H, W], or sequences [B, T, C, H, W], here and in the convolutional layers."""

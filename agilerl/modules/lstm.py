@@ -228,6 +228,7 @@ class EvolvableLSTM(LayeredModule):
 
     def run(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Return the inputs of the output layer [B, H] or [B, T, H], and the hidden state after the last step."""
+        x = self.embed(x)
         self._check(x, hidden_state)
         steps = [x] if x.dim() == 2 else list(x.unbind(1))
         state: dict[str, list[Tensor]] = {key: [] for key in self.hidden_state_architecture}

@@ -63,7 +63,7 @@ def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
 
     heads: names of the heads of a network with several; they and the features below them are then separate parts."""
     encoder = network.encoder
-    if type(encoder).run is not EvolvableLSTM.run or not is_untouched(network):
+    if overrides(encoder, EvolvableLSTM, "run", "embed") or not is_untouched(network):
         return None
     model, size = encoder.model, encoder.hidden_state_size
     parts: dict[str, Any] = {}

@@ -353,8 +353,7 @@ def for_few_steps(
     every = cost.steps_in(minutes, cores)
     if every > FEW_STEPS[usual]:
         return None
-    lanes = lanes_in(cost, manifest.environment.num_envs, members, minutes)
-    lanes = max(lanes, -(-min(cores, MAX_LANES) // members))
+    lanes = max(lanes_in(cost, manifest.environment.num_envs, members, minutes), -(-min(cores, MAX_LANES) // members))
     budget = max(1, every // members)
     where = (
         f"this process, as in several {tried.reason}" if tried.reason else f"{min(cores, members * lanes)} processes"
