@@ -149,12 +149,12 @@ class MultiAgentTransition(Transition):
             next_obs, after = later.final, later.final_present
         super().__init__(obs, action, reward, next_obs, done, batch_size, device)
         masks = {"obs_present": before, "next_obs_present": after}
-        self._said: dict[str, Tree] = {
+        self._presence: dict[str, Tree] = {
             name: _tensors(presence) for name, presence in masks.items() if presence is not None
         }
 
     def to_dict(self) -> dict[str, Tree]:
-        return {**super().to_dict(), **self._said}
+        return {**super().to_dict(), **self._presence}
 
 
 class ReplayDataset(IterableDataset[Any]):
