@@ -101,6 +101,14 @@ def test_plain_cartpole_gets_its_fast_lanes() -> None:
     assert env.replicate(4).num_lanes == 8
 
 
+def test_workers_take_a_seed_of_numpy_as_a_number() -> None:
+    vector = make_vect_envs("CartPole-v1", 2, healing=True, num_workers=1)
+    starts = [vector.reset(seed=seed)[0] for seed in (3, np.int64(3), [3, 4])]
+    vector.close()
+    np.testing.assert_array_equal(starts[1], starts[0])
+    np.testing.assert_array_equal(starts[2], starts[0])
+
+
 def test_a_lanes_episodes_depend_on_its_own_seed_and_actions_alone() -> None:
     """Lane 1 sees the same observations whatever its neighbours' seeds and actions, over many episodes."""
 
