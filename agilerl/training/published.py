@@ -123,7 +123,9 @@ def completed(other: Callable[..., Any]) -> Callable[[Function], Function]:
     _, *shared = re.split(r"\n\n(?=\w+:\n)", inspect.cleandoc(other.__doc__ or ""))
 
     def complete(function: Function) -> Function:
-        summary, *sections = re.split(r"\n\n(?=\w+:\n)", inspect.cleandoc(function.__doc__ or ""))
+        if function.__doc__ is None:  # python -OO
+            return function
+        summary, *sections = re.split(r"\n\n(?=\w+:\n)", inspect.cleandoc(function.__doc__))
         texts = {text.partition(":")[0]: text for text in sections}
         arguments = texts.setdefault("Args", "Args:")
         documented = set(re.findall(r"(\w+)(?=(?:, \w+)*: )", arguments))

@@ -12,14 +12,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 90_476,
+    "lines of the package": 89_920,
     "files of more than 600 lines": 11,
     "lines loaded by agilerl.algorithms.dqn": 15_558,
     "lines loaded by agilerl.training.loop": 25_825,
     "imports of the package inside functions": 9,
     "imports of the package by a string": 32,
     "methods that forward self": 11,
-    "names without content": 289,
+    "names without content": 286,
 }
 SLACK = 0.02
 # Modules that functions import, and what the others do without until then.
