@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.declared import OF_WEIGHTS, hp, unpacked
+from agilerl.algorithms.base.on_policy import TeamOptions
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.transitions import check_not_empty
 from agilerl.algorithms.teams.actor_critics import row_input
 from agilerl.algorithms.teams.names import Spaces
-from agilerl.algorithms.teams.on_policy import TeamOptions, TeamPPO
+from agilerl.algorithms.teams.on_policy import TeamPPO
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import tree
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive

@@ -31,7 +31,7 @@ from agilerl.algorithms.base.policy_actions import (
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.policy_value import ADAM_EPS, check_policy, check_sharing, make_policy, make_value
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.base.rollouts import hidden_of
+from agilerl.algorithms.base.rollouts import hidden_of, output_of
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
@@ -312,8 +312,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:
         """Perform one step on a minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
         hp, weight = engine.hp, batch.weight
-        outputs = [engine.network(name)(batch.obs, *hidden_of(name, batch.hidden)) for name in self.networks]
-        outputs = [output[0] if isinstance(output, tuple) else output for output in outputs]  # drop hidden states
+        outputs = [output_of(engine.network(name)(batch.obs, *hidden_of(name, batch.hidden))) for name in self.networks]
         with torch.no_grad():
             clip = hp["clip_coef"] if self.clip_value_loss else None
             value = outputs[-1][..., -1]

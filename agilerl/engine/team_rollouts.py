@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.tree import map_leaves
 from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import RolloutBatch
 from agilerl.engine.rollouts import Rollout, by_member, outcomes, sequences_of, standardised_over
 from agilerl.engine.team_sequences import TeamSequenceRollout, pieces_of
 from agilerl.envs.protocol import AGENTS, PRESENT
@@ -189,6 +190,28 @@ def _scales(members: Sequence[Any], like: Tensor) -> tuple[Tensor, Tensor]:
         torch.from_numpy(np.stack(part)).to(like.device, like.dtype) for part in zip(*scales, strict=True)
     )
     return means, deviations
+
+
+def equally_weighted(
+    groups: Mapping[str, RolloutBatch], live: tuple[bool, ...] | None, all_decided: bool, ranks: Ranks
+) -> dict[str, RolloutBatch]:
+    """Return the rows of every group with equal weights for all decisions on all ranks.
+
+    Weights sum to 1 in one process, and on average over several ranks. A group without decisions is not updated.
+
+    Args:
+        live: members that learn; None if all do. all_decided: whether every agent decided in every row.
+    """
+    totals = ranks.mean(torch.stack([rows.weight.sum(-1, keepdim=True) for rows in groups.values()]))
+    batches = {}
+    for (group, rows), total in zip(groups.items(), totals, strict=True):
+        learns = live
+        if not all_decided or ranks.size > 1:
+            has_rows = (total > 0).flatten().tolist()
+            learns = tuple(a and b for a, b in zip(live or (True,) * len(has_rows), has_rows, strict=True))
+        # One decision over all ranks is 1 / ranks on average.
+        batches[group] = replace(rows, weight=rows.weight / total.clamp(min=1 / ranks.size), live=learns)
+    return batches
 
 
 def packed(rollout: TeamRollout, team: Any) -> TeamRollout:

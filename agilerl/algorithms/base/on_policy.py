@@ -41,6 +41,16 @@ class OnPolicyOptions(TypedDict, total=False):
     squash_output: Annotated[bool, hp(published=False)]
 
 
+class TeamOptions(OnPolicyOptions, total=False):
+    """Keyword arguments of `IPPO` and `MAPPO`."""
+
+    recurrent: Annotated[bool, hp(published=False)]
+    bptt_sequence_type: Annotated[
+        Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"], published="chunked")
+    ]
+    max_seq_len: Annotated[Count | None, hp(published=None)]
+
+
 class OnPolicyAlgorithm(EvolvableAlgorithm):
     """Hyperparameters, minibatch stream and initial hidden states of proximal policy optimisation.
 

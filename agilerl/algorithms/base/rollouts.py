@@ -351,6 +351,12 @@ def remember(agent: Any, buffer: RolloutStore, lanes: slice, most: int = 256) ->
 # --- hidden states ----------------------------------------------------------------------------------------------------
 
 
+def output_of(result: Any) -> Tensor:
+    """Return a network's output without its next hidden state."""
+    output: Tensor = result[0] if isinstance(result, tuple) else result
+    return output
+
+
 def hidden_of(name: str, hidden: Mapping[str, Tensor]) -> tuple[HiddenStates, ...]:
     """Return a network's further inputs: its own hidden state or the shared one; empty if feed-forward."""
     whose = {key: key.partition("_")[::2] for key in hidden}

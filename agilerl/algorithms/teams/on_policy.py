@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -14,12 +13,12 @@ from torch import Tensor, optim
 
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp, unpacked
-from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, TeamOptions
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.policy_value import check_noise
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.base.rollouts import hidden_of, remember
+from agilerl.algorithms.base.rollouts import hidden_of, output_of, remember
 from agilerl.algorithms.base.schedules import scheduled
 from agilerl.algorithms.teams import actor_critics
 from agilerl.algorithms.teams import evaluation as team_playing
@@ -38,7 +37,7 @@ from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.rollouts import learn_rollout, sequence_kind
-from agilerl.engine.team_rollouts import make_team_rollout
+from agilerl.engine.team_rollouts import equally_weighted, make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
 from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import as_action
@@ -49,23 +48,17 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, uniform_action, with_least
+<<<<<<< HEAD
 from agilerl.ranks import Ranks
+=======
+from agilerl.ranges import Count, Fraction, NonNegative, Positive
+>>>>>>> h-ppo
 
 NETWORKS = ("actors", "critics")
 
 
 def _key(agent: str, kind: str, part: str) -> str:
     return f"{agent}:{kind}_{part}"
-
-
-class TeamOptions(OnPolicyOptions, total=False):
-    """Keyword arguments of `IPPO` and `MAPPO`."""
-
-    recurrent: Annotated[bool, hp(published=False)]
-    bptt_sequence_type: Annotated[
-        Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"], published="chunked")
-    ]
-    max_seq_len: Annotated[Count | None, hp(published=None)]
 
 
 class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
@@ -119,17 +112,9 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         **options: Unpack[TeamOptions],
     ) -> None:
         super().__init__(
-            observation_spaces,
-            action_spaces,
-            index,
-            agent_ids,
-            hp_config,
-            device,
-            accelerator,
-            torch_compiler,
-            normalize_images,
-            seed=seed,
-        )
+            observation_spaces, action_spaces, index, agent_ids, hp_config, device, accelerator, torch_compiler,
+            normalize_images, seed=seed,
+        )  # fmt: skip
         units = self._take(options)
         self.bptt_sequence_type = sequence_kind(self.bptt_sequence_type)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
@@ -196,11 +181,9 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def policies(self) -> TeamPolicies:
         """The distributions that the outputs of all policies parametrise."""
-        kinds, share = {agent: p.distribution for agent, p in self.agent_policies().items()}, self.action_std_min
-        if share:
-            kinds = {
-                agent: with_least(kind, self.possible_action_spaces[agent], share) for agent, kind in kinds.items()
-            }
+        kinds, spaces = {a: p.distribution for a, p in self.agent_policies().items()}, self.possible_action_spaces
+        if self.action_std_min:
+            kinds = {a: with_least(kind, spaces[a], self.action_std_min) for a, kind in kinds.items()}
         return TeamPolicies(self.actions, tuple(kinds.values()))
 
     @property
@@ -218,7 +201,6 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return actor_critics.row_input(self.agent_policies(), self.device)
 
     def _sampling_actors(self) -> list[Any]:
-        """Return the policies whose distributions are sampled."""
         return list(self.actors.values())
 
     @staticmethod
@@ -524,18 +506,23 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         The reported divergence is the maximum over groups, averaged over ranks.
         """
         hp, losses, policy_losses, divergences = engine.hp, [], [], []
-        batches = group_batches(self, batch, engine.ranks)
+        of_choices = hp.get("choice_ent_coef", hp["ent_coef"])
+        if isinstance(batch, TeamSequences):
+            groups, all_decided = batch.groups, False
+        else:
+            groups, all_decided = {g: self.group_rows(batch, g) for g in self.grouped_agents}, batch.acted is None
+        batches = equally_weighted(groups, batch.live, all_decided, engine.ranks)
         for group, agents in self.grouped_agents.items():
             rows = batches[group]
             actor_obs, critic_inputs = rows.obs
-            raw = _output(engine.network(f"actors.{group}")(actor_obs, *hidden_of("actors", rows.hidden)))
-            value = _output(engine.network(f"critics.{group}")(*critic_inputs, *hidden_of("critics", rows.hidden)))
+            raw = output_of(engine.network(f"actors.{group}")(actor_obs, *hidden_of("actors", rows.hidden)))
+            value = output_of(engine.network(f"critics.{group}")(*critic_inputs, *hidden_of("critics", rows.hidden)))
             with torch.no_grad():
                 clip = hp["clip_coef"] if self.clip_value_loss else None
                 value_loss, of_value = clipped_value_loss(value[..., -1], rows.value, rows.returns, clip, rows.weight)
                 of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
             kind = self.policies.kind(agents[0])
-            hp = engine.hp if kind.has_normal else {**engine.hp, "ent_coef": engine.hp["choice_ent_coef"]}
+            hp = engine.hp if kind.has_normal else {**engine.hp, "ent_coef": of_choices}
             flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
             actor_loss, entropy, kl, of_raw = policy_gradient(kind, raw.detach(), rows.action, rows, hp)
             engine.descend_all(f"optimizers.{group}", [raw, value], [of_raw, of_value], hp["max_grad_norm"], rows.live)
@@ -556,12 +543,14 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return torch.stack([by_agent[agent] for agent in self.agent_ids], -1)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        of_choices = scheduled(self.ent_coef, self.ent_schedule, self.progress)  # `action_ent_steps` is of Box actions
-        return {**super().update_hyperparameters(), "choice_ent_coef": of_choices}
+        values = super().update_hyperparameters()
+        if self.action_ent_steps is not None:  # which is of Box actions
+            values["choice_ent_coef"] = scheduled(self.ent_coef, self.ent_schedule, self.progress)
+        return values
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len
-        return (self.clip_value_loss, *sequences, *self.policies.kinds)
+        return (self.clip_value_loss, self.action_ent_steps is None, *sequences, *self.policies.kinds)
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
         """Draw standard normal numbers [rows, C] that estimate the entropy of squashed policies; None without any."""
@@ -613,31 +602,3 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
         """Build the policy network that a saved `spec` describes, with fresh weights."""
         return StochasticActor.from_spec(spec, device=device)
-
-
-def group_batches(team: TeamPPO, batch: RolloutBatch | TeamSequences, ranks: Ranks) -> dict[str, RolloutBatch]:
-    """Return the rows of every group as in `group_rows`, with equal weights for all decisions on all ranks.
-
-    Weights sum to 1 in one process, and on average over several ranks. A group without decisions is not updated.
-    """
-    if isinstance(batch, TeamSequences):
-        rows, all_decided = dict(batch.groups), False
-    else:
-        rows = {group: team.group_rows(batch, group) for group in team.grouped_agents}
-        all_decided = batch.acted is None and ranks.size == 1
-    totals = ranks.mean(torch.stack([group_batch.weight.sum(-1, keepdim=True) for group_batch in rows.values()]))
-    batches = {}
-    for (group, group_batch), total in zip(rows.items(), totals, strict=True):
-        live = batch.live
-        if not all_decided:
-            has_rows = (total > 0).flatten().tolist()
-            live = tuple(a and b for a, b in zip(live or (True,) * len(has_rows), has_rows, strict=True))
-        # One decision over all ranks is 1 / ranks on average.
-        batches[group] = replace(group_batch, weight=group_batch.weight / total.clamp(min=1 / ranks.size), live=live)
-    return batches
-
-
-def _output(result: Any) -> Tensor:
-    """Return a network's output without its hidden state."""
-    output: Tensor = result[0] if isinstance(result, tuple) else result
-    return output
