@@ -16,8 +16,8 @@ from agilerl.components.rows import Field, Path, Rows, host_array, plan, put
 from agilerl.components.storage import FRAME, NEXT_FRAME
 from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
-from agilerl.core.options import is_number
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.core.ranges import Count, Fraction, check
+from agilerl.errors import ShapeError
 
 CUTS = ("truncated", "truncation")  # keys by which a user's batch may mark truncation
 FROM_LAST_STEP = {"next_obs", "done", "next_mask", *CUTS}  # all other fields are those of the first step
@@ -126,10 +126,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
         ns_key: str = "next_obs",
         seed: int | None = None,
     ) -> None:
-        if isinstance(n_step, bool) or not isinstance(n_step, int | np.integer) or n_step < 1:
-            raise ConfigError(f"n_step must be a positive integer (steps per window); got {n_step!r}. fix: 3.")
-        if not (is_number(gamma) and 0 <= gamma <= 1):
-            raise ConfigError(f"gamma must be in [0, 1] (discount per step); got {gamma!r}. fix: 0.99.")
+        check("n_step", n_step, Count, 3, unit="steps per window")
+        check("gamma", gamma, Fraction, 0.99, unit="discount per step")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed)
         self.n_step, self.gamma = int(n_step), float(gamma)
         self._steps = NStep(self.n_step, self.gamma)

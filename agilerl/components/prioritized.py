@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +12,13 @@ from torch import Tensor
 from agilerl.components.ring import Part, RowRing
 from agilerl.components.segment_tree import MinSegmentTree, SumSegmentTree
 from agilerl.components.uniform import ReplayBuffer
-from agilerl.core.options import is_number
+from agilerl.core.ranges import Fraction, NonNegative, Positive, check
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 MIN_PRIORITY = 1e-5  # a row of priority 0 would never be sampled, and its weight would be infinite
+
+CORRECTION = "0 no correction, 1 full correction"
 
 
 def beta_schedule(start: float, steps_done: float, budget: float) -> float:
@@ -33,11 +34,9 @@ def beta_schedule(start: float, steps_done: float, budget: float) -> float:
     Raises:
         ConfigError: start outside of [0, 1], budget not above 0, or a negative or non-finite number of steps.
     """
-    _check_beta("start", start)
-    if not (math.isfinite(budget) and budget > 0):
-        raise ConfigError(f"budget must be above 0 (environment steps of the run); got {budget}. fix: max_steps.")
-    if not (math.isfinite(steps_done) and steps_done >= 0):
-        raise ConfigError(f"steps_done must be 0 or more (environment steps so far); got {steps_done}.")
+    check("start", start, Fraction, 0.4, unit=CORRECTION)
+    check("budget", budget, Positive, 200_000, unit="environment steps of the run")
+    check("steps_done", steps_done, NonNegative, 0, unit="environment steps so far")
     return 1.0 if steps_done >= budget else min(1.0, start + (1.0 - start) * (steps_done / budget))
 
 
@@ -148,8 +147,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: int | None = None,
         **more: Any,
     ) -> None:
-        if not (is_number(alpha) and 0 <= alpha < math.inf):
-            raise ConfigError(f"alpha must be 0 or more (exponent of the priorities); got {alpha!r}. fix: 0.6.")
+        check("alpha", alpha, NonNegative, 0.6, unit="exponent of the priorities")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed, **more)
         self.alpha, self._sampler = float(alpha), Priorities(self, alpha)
         self._parts.append(self._sampler)
@@ -171,7 +169,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ConfigError: beta outside of [0, 1].
             ShapeError: an index outside of the rows in the buffer.
         """
-        _check_beta("beta", beta)
+        check("beta", beta, Fraction, 0.4, unit=CORRECTION)
         scaled: np.ndarray = self._sampler.sums[self._live_rows(indices)]
         return np.asarray((self._sampler.minima.minimum / scaled) ** beta)
 
@@ -267,12 +265,3 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         weights = torch.from_numpy(self.weights(indices, beta)).unsqueeze(-1)
         batch["weights"] = weights.to(self.device, torch.promote_types(self.dtype, torch.float32))
         return batch
-
-
-def _check_beta(name: str, beta: float) -> None:
-    try:
-        is_valid = 0.0 <= beta <= 1.0
-    except (TypeError, ValueError):  # no number
-        is_valid = False
-    if not is_valid:
-        raise ConfigError(f"{name} must be in [0, 1] (0 no correction, 1 full correction); got {beta!r}. fix: 0.4.")

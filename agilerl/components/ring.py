@@ -14,6 +14,7 @@ from agilerl.components.data import to_tensordict
 from agilerl.components.rows import Changes, Field, Mark, Path, Rows, check_rows, host_array, plan, put
 from agilerl.components.storage import FRAME, NEXT_FRAME, Block, FrameStore, RowStore, frames_in, shared_fields
 from agilerl.core.hostile import malformed
+from agilerl.core.ranges import Count, check
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 MASKS = ("next_mask", "obs_mask")  # fields that rows may lack
@@ -79,9 +80,8 @@ class RowRing:
     _undone: tuple[str, ...] = ("counter", "_size", "_position", "_names", "fields", "frames", "_store", "_parts")
 
     def __init__(self, max_size: int | None, device: torch.device, dtype: torch.dtype) -> None:
-        if isinstance(max_size, bool) or not isinstance(max_size, int | np.integer) or max_size < 1:
-            raise ConfigError(f"max_size must be a positive integer (transitions); got {max_size!r}. fix: 100_000.")
-        self.max_size = int(max_size)
+        check("max_size", max_size, Count, 100_000, unit="transitions")
+        self.max_size = int(max_size or 0)
         if dtype not in (torch.float16, torch.float32, torch.float64):
             raise ConfigError(f"dtype must be torch.float32, float64 or float16; got {dtype}. fix: torch.float32.")
         self.device, self.dtype = device, dtype

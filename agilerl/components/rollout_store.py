@@ -13,8 +13,9 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl.core import tree as trees
+from agilerl.core.ranges import Count, check
 from agilerl.core.tree import leaves, map_leaves
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.errors import ShapeError
 
 ALIGNMENT = 64  # bytes: a cache line
 
@@ -70,9 +71,8 @@ class RolloutStore:
         num_legal: int = 0,
         agents: int = 0,
     ) -> None:
-        for name, value in (("capacity", capacity), ("num_envs", num_envs)):
-            if isinstance(value, bool) or int(value) != value or value < 1:
-                raise ConfigError(f"{type(self).__name__}: {name} must be an integer of at least 1; got {value!r}.")
+        check(f"{type(self).__name__}: capacity", capacity, Count, 2048)
+        check(f"{type(self).__name__}: num_envs", num_envs, Count, 1)
         self.capacity, self.num_envs = int(capacity), int(num_envs)
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden_state_architecture = dict(hidden_state_architecture or {})

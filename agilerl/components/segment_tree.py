@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.ranges import Count, check
 from agilerl.errors import ConfigError
 
 
@@ -26,8 +27,7 @@ class SegmentTree:
     def __init__(self, capacity: int, operation: Callable[[float, float], float], init_value: float) -> None:
         self._join = operation if isinstance(operation, np.ufunc) else np.frompyfunc(operation, 2, 1)
         self._neutral = float(init_value)
-        if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
-            raise ConfigError(f"capacity must be a positive integer (leaves); got {capacity!r}. fix: 100_000.")
+        check("capacity", capacity, Count, 100_000, unit="leaves")
         self.capacity = int(capacity)
         self._first = 1 << (self.capacity - 1).bit_length()  # node of leaf 0
         self._depth = self._first.bit_length() - 1

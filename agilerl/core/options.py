@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
-from numbers import Real
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
@@ -217,11 +216,6 @@ class OffPolicyOptions(LoopOptions):
     explore_least: Fraction = 1.0
     share: Literal["all", "shard"] = "all"
     overlap: bool = False
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a real number other than a boolean or NaN."""
-    return isinstance(value, Real) and not isinstance(value, bool) and bool(value == value)
 
 
 @dataclass(frozen=True)

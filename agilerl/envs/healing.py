@@ -30,6 +30,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from agilerl.core import foreign
 from agilerl.core import tree as trees
+from agilerl.core.ranges import Count, CountOrZero, Positive, check
 from agilerl.core.safe_path import as_before, end_group_with_parent, kill_group, without_working_folder
 from agilerl.core.spaces import nested
 from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, Construction, constructing, reseed
@@ -496,12 +497,9 @@ def wait_for(waiting: dict[Any, Worker], seconds: float) -> list[Any]:
 
 def check_options(num_workers: int | None, deadline_s: float, max_restarts: int) -> None:
     """Raise EnvError for invalid options."""
-    if num_workers is not None and (isinstance(num_workers, bool) or num_workers < 1):
-        raise EnvError(f"num_workers must be a positive integer (processes) or None; got {num_workers!r}. fix: None.")
-    if not (math.isfinite(deadline_s) and deadline_s > 0):
-        raise EnvError(f"deadline_s must be above 0 (seconds for one step); got {deadline_s!r}. fix: 60.")
-    if isinstance(max_restarts, bool) or max_restarts < 0:
-        raise EnvError(f"max_restarts must be 0 or more; got {max_restarts!r}. fix: 10.")
+    check("num_workers", num_workers, Count | None, None, EnvError, unit="processes")
+    check("deadline_s", deadline_s, Positive, 60, EnvError, unit="seconds for one step")
+    check("max_restarts", max_restarts, CountOrZero, 10, EnvError)
 
 
 def start_method() -> str:

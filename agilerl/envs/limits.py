@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from agilerl.core import foreign
+from agilerl.core.ranges import Count, check
 from agilerl.envs.lanes import name_of
 from agilerl.envs.readable import is_minigrid
 from agilerl.errors import EnvError, warn_once
@@ -97,10 +98,7 @@ class TimeLimitOfTeam:
     """
 
     def __init__(self, env: Any, steps: int) -> None:
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise EnvError(
-                f"max_episode_steps must be a positive integer (environment steps); got {steps!r}. fix: 100."
-            )
+        check("max_episode_steps", steps, Count, 100, EnvError, unit="environment steps")
         self.unlimited, self.max_episode_steps = env, steps
         self._age, self._is_over = 0, False
 

@@ -17,6 +17,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.env_ids import check_lookup, registered_id
+from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose
 from agilerl.core.rng import seeds as derive_seeds
 from agilerl.envs.adapters import LooseEnv
@@ -299,11 +300,7 @@ def make_vect_envs(
 
 def check_num_envs(num_envs: Any) -> None:
     """Raise EnvError unless it is a positive integer."""
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-        raise EnvError(
-            "num_envs must be a positive integer (environments stepped at once); "
-            f"got {num_envs!r}. fix: use 1 for a single environment."
-        )
+    check("num_envs", num_envs, Count, 1, EnvError, unit="environments stepped at once")
 
 
 def _checked_backend(asked: str | None, env_id: str | None, env_kwargs: dict[str, Any]) -> str:

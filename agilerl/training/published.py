@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import gymnasium as gym
-import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted, kind_of_experience, needs_both_memories
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
@@ -28,7 +27,8 @@ from agilerl.core import foreign
 from agilerl.core.env_ids import check_lookup
 from agilerl.core.files import with_suffix
 from agilerl.core.foreign import SPACES
-from agilerl.core.options import LoopOptions, OfflineOptions, OffPolicyOptions, is_number
+from agilerl.core.options import LoopOptions, OfflineOptions, OffPolicyOptions
+from agilerl.core.ranges import AnyNumber, Count, Positive, check
 from agilerl.core.rng import resolve_seed
 from agilerl.core.spaces import actions_differ, differ, observation_space_channels_to_first
 from agilerl.envs.observed_masks import without_mask
@@ -82,7 +82,6 @@ KINDS = {
     "train_offline": Kind("dataset", "CQN", REPLAY, "a data set", OfflineOptions),
 }
 FUNCTION_OF = {kind.experience: function for function, kind in KINDS.items()}
-COUNT = "an integer of at least 1"
 
 
 def _is_list(value: Any) -> bool:
@@ -91,10 +90,6 @@ def _is_list(value: Any) -> bool:
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike | None)
-
-
-def _is_count(value: Any) -> bool:
-    return value is None or (isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1))
 
 
 # Arguments of all functions: whether a value is valid, the expectation in words, and an example.
@@ -109,12 +104,11 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
                    "TournamentSelection(2, True, population_size)"),
     "mutation": (lambda value: value is None or foreign.has_methods(value, "mutation"), "an object with mutation()",
                  "Mutations(...)"),
-    "evaluation_interval": (lambda value: value is not None and _is_count(value), COUNT, "10"),
-    "max_steps": (_is_count, COUNT, "10"),
-    "evo_steps": (_is_count, COUNT, "10"),
-    "checkpoint_steps": (_is_count, COUNT, "10"),
-    "num_epochs": (lambda value: value is None or (is_number(value) and 0 < value < math.inf), "a number above 0", "1"),
-    "max_reward": (lambda value: value is None or is_number(value), "a number or None", "None"),
+}  # fmt: skip
+# Numbers among them: their types, and an example.
+NUMBERS: dict[str, tuple[Any, Any]] = {
+    "evaluation_interval": (Count, 10), "max_steps": (Count | None, 10), "evo_steps": (Count | None, 10),
+    "checkpoint_steps": (Count | None, 10), "num_epochs": (Positive | None, 1), "max_reward": (AnyNumber | None, None),
 }  # fmt: skip
 
 
@@ -445,6 +439,9 @@ def check_types(function: str, asked: Mapping[str, Any]) -> None:
     for name, (is_valid, expected, example) in TYPES.items():
         if name in asked and not is_valid(asked[name]):
             raise ConfigError(f"{function}: {name} must be {expected}; got {asked[name]!r}. fix: {name}={example}.")
+    for name, (values, usual) in NUMBERS.items():
+        if name in asked:
+            check(f"{function}: {name}", asked[name], values, usual)
 
 
 def check_members(function: str, population: Sequence[Any]) -> None:

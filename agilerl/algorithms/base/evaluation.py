@@ -15,7 +15,7 @@ import numpy as np
 from agilerl.algorithms.base.predict import greedy_of
 from agilerl.core import foreign, tree
 from agilerl.core.env_ids import check_lookup
-from agilerl.core.options import is_number
+from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose, resolve_seed, seeds
 from agilerl.core.threads import one_thread
 from agilerl.engine.protocol import Mask
@@ -25,7 +25,7 @@ from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import as_lanes
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import ConfigError, EnvError
+from agilerl.errors import EnvError
 from agilerl.modules.layers import whole
 from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
@@ -125,11 +125,7 @@ def evaluate(
 ) -> Evaluation:
     """Implement `RLAlgorithm.evaluate` for any agent."""
     episodes = whole(episodes, f"{agent.algo}.evaluate: episodes", fix="episodes=100")
-    if max_steps is not None and not (is_number(max_steps) and max_steps >= 1):
-        raise ConfigError(
-            f"{agent.algo}.evaluate: max_steps must be a positive integer (steps per episode) or None; got "
-            f"{max_steps!r}. fix: max_steps=None."
-        )
+    check(f"{agent.algo}.evaluate: max_steps", max_steps, Count | None, None, unit="steps per episode")
     created_env: Any = None
     seed = agent.seed if seed is None else resolve_seed(seed)
     environment, place = agent.environment or {}, agent.evaluated_in or EvaluatedIn()

@@ -48,11 +48,6 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, uniform_action, with_least
-<<<<<<< HEAD
-from agilerl.ranks import Ranks
-=======
-from agilerl.ranges import Count, Fraction, NonNegative, Positive
->>>>>>> h-ppo
 
 NETWORKS = ("actors", "critics")
 
