@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base.declared import OF_WEIGHTS, hp, unpacked
-from agilerl.algorithms.base.on_policy import TeamOptions
+from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
+from agilerl.algorithms.base.on_policy import TeamOptions, unpacked
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.transitions import check_not_empty
 from agilerl.algorithms.teams.actor_critics import row_input

@@ -501,8 +501,7 @@ class Manifest(Section):
             for key in values.keys() - FIRST_KEYS[name]:
                 if values[key] == defaults[key]:
                     del values[key]
-        algorithm = find_algorithm(self.algorithm.name)
-        declared = hyperparameters(algorithm)
+        declared = hyperparameters(algorithm := find_algorithm(self.algorithm.name))
         for key in (LATER_HYPERPARAMETERS | algorithm.later_hyperparameters) & content["algorithm"].keys():
             if content["algorithm"][key] == declared[key].manifest:
                 del content["algorithm"][key]

@@ -57,6 +57,7 @@ from agilerl.hpo.effects import MutationRecord, reads_actions
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
 from agilerl.networks.specs import check_sizes
+from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import as_dict, number
 
 CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
@@ -102,8 +103,7 @@ class EvolvableAlgorithm(Predicting):
         registry: registered networks, optimisers and hyperparameters. Assignment registers, see `registry.assigned`.
         arguments_by_agent: numeric constructor arguments that also accept a mapping by agent.
         structure: constructor arguments that decide which networks exist; each is also an attribute.
-        later_hyperparameters: arguments that hashes of manifests ignore at their defaults, as those of earlier
-            versions do.
+        later_hyperparameters: arguments that hashes of manifests ignore at their defaults.
         experience: experience the algorithm learns from; None if it declares none.
         learns_language: whether the policy is an adapter on a language model.
         reads_texts: whether the network is a transformer over texts instead of an encoder with a head.
@@ -426,6 +426,26 @@ class EvolvableAlgorithm(Predicting):
         raise NotImplementedError(f"{type(self).__name__} must implement test(env, max_steps=, loop=) -> float")
 
     test.is_missing = True  # type: ignore[attr-defined]
+
+    def evaluate(
+        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
+        """Run greedy episodes and summarise their returns; neither `fitness` nor training is affected.
+
+        Args:
+            episodes: number of episodes. seed: seed of the episodes; None uses the agent's held-out stream, so that two
+                calls play the same episodes.
+            env: anything that trains; None creates the agent's training environment.
+            max_steps: truncate episodes after this many steps and count the return so far. None uses the limit of
+                training: `training.eval_steps`, else the environment's own limit, else a default that is reported when
+                it truncates an episode.
+
+        Raises:
+            EnvError: no environment is given and none is known.
+        """
+        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
+
+        return evaluate(self, episodes, seed, env, max_steps)
 
     def clean_up(self) -> None:
         """Release resources held outside the agent's attributes; a no-op here."""

@@ -7,8 +7,7 @@ An argument is declared in the constructor's signature:
 This gives its name, its range (a type of `agilerl.ranges`), the published default (1e-4), the manifest default (1e-3)
 and the reason for the difference. Configuration, command line, `INIT_HP`, error messages and lists derive from it.
 
-Arguments of several algorithms are the keys of a TypedDict, which a constructor with `@unpacked` takes as
-`**options: Unpack[...]`. Their published defaults are stated in the mark, `hp(published=1e-4)`.
+See `on_policy.unpacked` for arguments of several algorithms, whose published defaults are in the mark.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ from __future__ import annotations
 import inspect
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, wraps
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from agilerl.core.ranges import Range, check, without_none
 from agilerl.core.signatures import constructor_signature, constructors, takes_any_name
 from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, RegistryError, nearest, unknown_name
 
 _PUBLISHED: Any = object()
-Constructor = TypeVar("Constructor", bound=Callable[..., None])
 OLD_ARGUMENTS = {  # constructor arguments before 2.0
     "state_dim": "observation_space",
     "action_dim": "action_space",
@@ -84,8 +82,7 @@ EXAMPLES = Experience("examples", "learns from given completions", steps="exampl
 
 @dataclass(frozen=True)
 class Declared:
-    """Result of `hp` for an argument; `values` is set if the range is not the argument's own type, and `published` for
-    a key of options."""
+    """Result of `hp` for an argument; `values` is set if the range is not the argument's own type."""
 
     manifest: Any
     because: str
@@ -104,32 +101,11 @@ def hp(
         because: reason for the difference; required if there is one.
         values: range in manifests, if the argument's type allows more (arrays, enums) than YAML can express.
         fixed: reason why a number cannot be mutated: later values of the attribute would have no effect.
-        published: the argument's default, if it is a key of options (`unpacked`).
+        published: the argument's default, if it is a key of options.
     """
     if (manifest is not _PUBLISHED) != bool(because):
         raise TypeError("hp(manifest, because): a default of manifests and the reason for it go together.")
     return Declared(manifest, because, values, fixed, published)
-
-
-def unpacked(constructor: Constructor) -> Constructor:
-    """Let a constructor's `**options: Unpack[...]` have defaults, and show them in its signature as keyword-only."""
-    *parameters, last = inspect.signature(constructor).parameters.values()
-    options = get_args(_hints(constructor)[last.name])[0]
-    types, texts = get_type_hints(options, include_extras=True), options.__annotations__
-    marks = {name: mark for name, hint in types.items() for mark in _metadata(hint) if isinstance(mark, Declared)}
-    defaults, keyword = {name: mark.published for name, mark in marks.items()}, inspect.Parameter.KEYWORD_ONLY
-    keys = [
-        inspect.Parameter(name, keyword, default=value, annotation=texts[name].__forward_arg__)
-        for name, value in defaults.items()
-    ]
-
-    @wraps(constructor)
-    def construct(*args: Any, **kwargs: Any) -> None:
-        constructor(*args, **(defaults | kwargs))
-
-    vars(construct)["__signature__"] = inspect.Signature([*parameters, *keys])
-    construct.__annotations__ = constructor.__annotations__ | types
-    return cast(Constructor, construct)
 
 
 OF_WEIGHTS = "it only sets the initial value of weights"  # why a number is fixed

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
 from torch import Tensor
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
-from agilerl.algorithms.base.declared import hp
+from agilerl.algorithms.base.declared import Declared, hp
 from agilerl.algorithms.base.policy_gradient import PolicyUnit
 from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, AdaptiveRate, Schedule, scheduled
 from agilerl.components.rollout_store import RolloutStore
@@ -24,7 +26,29 @@ from agilerl.networks.distributions import ActionDistribution
 if TYPE_CHECKING:
     from agilerl.networks.actors import StochasticActor
 
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
 HiddenStates = dict[str, Tensor]  # key -> [..., layers, E, units]
+
+
+def unpacked(constructor: Constructor) -> Constructor:
+    """Let a constructor's `**options: Unpack[...]` have defaults, and show them in its signature as keyword-only."""
+    *parameters, last = inspect.signature(constructor).parameters.values()
+    options = get_args(get_type_hints(constructor, include_extras=True)[last.name])[0]
+    types, texts = get_type_hints(options, include_extras=True), options.__annotations__
+    marks = {name: mark for name, hint in types.items() for mark in hint.__metadata__ if isinstance(mark, Declared)}
+    defaults, keyword = {name: mark.published for name, mark in marks.items()}, inspect.Parameter.KEYWORD_ONLY
+    keys = [
+        inspect.Parameter(name, keyword, default=value, annotation=texts[name].__forward_arg__)
+        for name, value in defaults.items()
+    ]
+
+    @wraps(constructor)
+    def construct(*args: Any, **kwargs: Any) -> None:
+        constructor(*args, **(defaults | kwargs))
+
+    vars(construct)["__signature__"] = inspect.Signature([*parameters, *keys])
+    construct.__annotations__ = constructor.__annotations__ | types
+    return cast(Constructor, construct)
 
 
 class OnPolicyOptions(TypedDict, total=False):

@@ -22,14 +22,13 @@ from agilerl.core.spaces import nested
 from agilerl.engine.protocol import Mask
 from agilerl.envs.returned import short
 from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, NotAvailableYetError, ShapeError
-from agilerl.telemetry.evaluation import Evaluation
 
 ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 Policy = Callable[..., Any]  # (observations [E, ...], mask) -> actions [E, ...] of the environment
 
 
 class Predicting:
-    """Acting and evaluation outside of training, of any agent, wrapped or not."""
+    """Acting outside of training, of any agent, wrapped or not."""
 
     def predict(
         self: Any,
@@ -100,26 +99,6 @@ class Predicting:
                 f"{self.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."
             )
         return self.predict(obs, mask=mask)[0]
-
-    def evaluate(
-        self: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-    ) -> Evaluation:
-        """Run greedy episodes and summarise their returns; neither `fitness` nor training is affected.
-
-        Args:
-            episodes: number of episodes. seed: seed of the episodes; None uses the agent's held-out stream, so that two
-                calls play the same episodes.
-            env: anything that trains; None creates the agent's training environment.
-            max_steps: truncate episodes after this many steps and count the return so far. None uses the limit of
-                training: `training.eval_steps`, else the environment's own limit, else a default that is reported when
-                it truncates an episode.
-
-        Raises:
-            EnvError: no environment is given and none is known.
-        """
-        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
-
-        return evaluate(self, episodes, seed, env, max_steps)
 
 
 # --- policies -------------------------------------------------------------------------------------------------------

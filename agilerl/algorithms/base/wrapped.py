@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.base.evaluation import run_test
+from agilerl.algorithms.base.evaluation import evaluate, run_test
 from agilerl.algorithms.base.predict import Predicting, greedy_of, sampled_of
 from agilerl.algorithms.base.transitions import with_observations
 from agilerl.components.running import RunningMeanStd
@@ -26,7 +26,7 @@ from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam, StepBatch, TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
-from agilerl.telemetry.evaluation import Callback
+from agilerl.telemetry.evaluation import Callback, Evaluation
 
 ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
 OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
@@ -149,6 +149,12 @@ class AgentWrapper(Predicting):
         return run_test(
             self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
         )
+
+    def evaluate(
+        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
+        """Run greedy episodes and summarise their returns; see `EvolvableAlgorithm.evaluate`."""
+        return evaluate(self, episodes, seed, env, max_steps)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """Return an independent copy of wrapper and agent."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp, unpacked
-from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, TeamOptions
+from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, TeamOptions, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.policy_value import check_noise
