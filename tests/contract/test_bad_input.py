@@ -203,7 +203,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
         ConfigError,
         ["learner must be 'auto', 'fused' or 'sequential'; got 'fusd'", "fix: learner='fused'"],
     ),
-    "steps below one": (lambda: run(evo_steps=0), ConfigError, ["evo_steps must be an integer of at least 1; got 0"]),
+    "steps below one": (
+        lambda: run(evo_steps=0),
+        ConfigError,
+        ["evo_steps must be an integer of at least 1 or None; got 0"],
+    ),
     "INIT_HP out of range": (
         lambda: population(INIT_HP={"LR": -1.0}),
         AlgorithmError,

@@ -103,17 +103,17 @@ NUMBERS: dict[str, tuple[Callable[[], Any], type[AgileRLError], str]] = {
     **{
         f"gamma={value!r}": (lambda value=value: MultiStepReplayBuffer(100, gamma=value), ConfigError, message)
         for value in ("a", None, float("nan"), float("inf"), 1.5)
-        for message in (rf"^gamma must be in \[0, 1\] \(discount per step\); got {value!r}\. fix: 0\.99\.$",)
+        for message in (rf"^gamma must be in \[0, 1\] \(discount per step\); got {value!r}\. fix: gamma=0\.99\.$",)
     },
     **{
         f"alpha={value!r}": (lambda value=value: PrioritizedReplayBuffer(100, alpha=value), ConfigError, message)
         for value in ("a", None, float("nan"), float("inf"), -1)
-        for message in (rf"^alpha must be 0 or more \(exponent of the priorities\); got {value!r}\. fix: 0\.6\.$",)
+        for message in (rf"^alpha must be at least 0 \(exponent of the priorities\); got {value!r}\. fix: alpha=0\.6\.$",)
     },
     **{
         f"beta={value!r}": (lambda value=value: prioritized().sample(4, beta=value), ConfigError, message)
         for value in ("a", None, float("nan"), 2)
-        for message in (rf"^beta must be in \[0, 1\] .*; got {value!r}\. fix: 0\.4\.$",)
+        for message in (rf"^beta must be in \[0, 1\] .*; got {value!r}\. fix: beta=0\.4\.$",)
     },
     "priorities of another length": (
         lambda: prioritized().update_priorities([0, 1], [1.0]), ShapeError, "2 indices and 1 priorities. fix: ",

@@ -285,9 +285,9 @@ def test_vector_lanes_over_a_healing_environment_mask_the_fault(tmp_path: Path) 
         ({"healing": True, "backend": "envpool"}, "brings its own worker processes"),
         ({"healing": True, "should_async_vector": True}, "brings its own worker processes"),
         ({"num_workers": 2, "backend": "envpool"}, "brings its own worker processes"),
-        ({"healing": True, "num_workers": 0}, "num_workers must be a positive integer"),
+        ({"healing": True, "num_workers": 0}, "num_workers must be an integer of at least 1 or None"),
         ({"healing": True, "deadline_s": 0.0}, "deadline_s must be above 0"),
-        ({"healing": True, "max_restarts": -1}, "max_restarts must be 0 or more"),
+        ({"healing": True, "max_restarts": -1}, "max_restarts must be an integer of at least 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

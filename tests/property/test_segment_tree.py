@@ -80,7 +80,7 @@ def test_by_hand() -> None:
     assert tree.total == 2.0
     assert tree.find(np.array([0.0, 0.49, 0.5, 1.99])).tolist() == [0, 0, 2, 2]
     assert (tree[2], len(tree)) == (1.5, 3)
-    with pytest.raises(ConfigError, match="capacity must be a positive integer"):
+    with pytest.raises(ConfigError, match="capacity must be an integer of at least 1"):
         SumSegmentTree(0)
 
 

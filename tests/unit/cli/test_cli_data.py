@@ -78,7 +78,10 @@ def test_the_best_policy_of_a_run_is_recorded(tmp_path: Path, random_rows: Path)
     ("arguments", "said"),
     [
         (("CartPole-v1", "--policy", "expret", "--rows", "5", "--out", "new.h5"), "Did you mean 'expert'?"),
-        (("CartPole-v1", "--policy", "random", "--rows", "0", "--out", "new.h5"), "rows must be a positive integer"),
+        (
+            ("CartPole-v1", "--policy", "random", "--rows", "0", "--out", "new.h5"),
+            "rows must be an integer of at least 1",
+        ),
         (("CartPole-v1", "--policy", "random", "--rows", "5", "--out", "new.csv"), "ends in .h5, .hdf5, .npz"),
         (("Cartpole-v1", "--policy", "random", "--rows", "5", "--out", "new.h5"), "Did you mean 'CartPole-v1'?"),
         (("mpe2.simple_spread_v3", "--policy", "random", "--rows", "5", "--out", "new.h5"), "several agents"),

@@ -106,7 +106,7 @@ def test_a_time_limit_truncates_those_who_go_on_and_no_one_else() -> None:
     assert last.final_obs[AGENTS]["b"].tolist() == [[6, 2]]
     assert last.obs[AGENTS]["b"].tolist() == [[2, 0]], "the next episode"
     assert not lanes.step(choice).truncated.any()
-    with pytest.raises(EnvError, match=r"max_episode_steps must be a positive integer .*; got 0. fix: "):
+    with pytest.raises(EnvError, match=r"max_episode_steps must be an integer of at least 1 .*; got 0. fix: "):
         make_multi_agent_vect_envs(Meeting, max_episode_steps=0)
 
 

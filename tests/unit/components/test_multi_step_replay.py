@@ -481,7 +481,7 @@ def test_clear_forgets_open_windows() -> None:
 
 def test_mistakes_are_named() -> None:
     for n_step in (0, 2.5, True):
-        with pytest.raises(ConfigError, match="n_step must be a positive integer"):
+        with pytest.raises(ConfigError, match="n_step must be an integer of at least 1"):
             MultiStepReplayBuffer(4, n_step)  # type: ignore[arg-type]
     for gamma in (-0.1, 1.1, np.nan):
         with pytest.raises(ConfigError, match="gamma must be in"):

@@ -128,7 +128,7 @@ def test_other_mistakes_are_named() -> None:
         with pytest.raises(ConfigError, match=r"beta must be in \[0, 1\]"):
             buffer.sample(2, beta)
     for alpha in (-0.1, np.inf):
-        with pytest.raises(ConfigError, match="alpha must be 0 or more"):
+        with pytest.raises(ConfigError, match="alpha must be at least 0"):
             PrioritizedReplayBuffer(4, alpha)
 
 

@@ -236,7 +236,7 @@ def test_an_empty_buffer_and_wrong_fields_are_named() -> None:
     with pytest.raises(ShapeError, match="not exact"):
         buffer.write(np.zeros((1, 3)), np.array([2**24 + 1]), [0.0], np.zeros((1, 3)), [False])
     for size in (0, None, 2.5):
-        with pytest.raises(ConfigError, match="max_size must be a positive integer"):
+        with pytest.raises(ConfigError, match="max_size must be an integer of at least 1"):
             ReplayBuffer(max_size=size)
     with pytest.raises(ConfigError, match="dtype"):
         ReplayBuffer(max_size=1, dtype=torch.bfloat16)

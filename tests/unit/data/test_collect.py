@@ -296,7 +296,7 @@ def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
     maker, out = Maker("CartPole-v1"), tmp_path / "data.npz"
     with pytest.raises(ConfigError, match=r"Did you mean 'random'\?"):
         maker.make("rnadom", 10, out)
-    with pytest.raises(ConfigError, match="rows must be a positive integer"):
+    with pytest.raises(ConfigError, match="rows must be an integer of at least 1"):
         maker.make("random", 0, out)
     with pytest.raises(ConfigError, match=r"random has no policy\. fix: leave --noise out"):
         maker.make("random", 10, out, noise=0.1)

@@ -25,7 +25,7 @@ def test_neither_name_nor_factory_is_an_error() -> None:
 
 @pytest.mark.parametrize("num_envs", [0, -1, 1.5, True, "2"])
 def test_the_number_of_environments_is_checked(num_envs: Any) -> None:
-    with pytest.raises(EnvError, match=r"num_envs must be a positive integer .* got .* fix: use 1"):
+    with pytest.raises(EnvError, match=r"num_envs must be an integer of at least 1 .* got .* fix: num_envs=1"):
         make_vect_envs("CartPole-v1", num_envs)
 
 

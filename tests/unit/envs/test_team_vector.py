@@ -223,7 +223,7 @@ def test_what_is_no_environment_of_several_agents_is_named_with_the_fix(monkeypa
         make_multi_agent_vect_envs(mpe2.simple_spread_v3.env)
     with pytest.raises(EnvError, match=r"has agents that take turns .* fix: .*aec_to_parallel"):
         make_multi_agent_vect_envs(mpe2.simple_spread_v3.env())
-    with pytest.raises(EnvError, match="num_envs must be a positive integer"):
+    with pytest.raises(EnvError, match="num_envs must be an integer of at least 1"):
         make_multi_agent_vect_envs(mpe2.simple_spread_v3, 0)
     for options in ({"healing": True}, {"num_workers": 1}, {"deadline_s": 1.0}, {"max_restarts": 1}):
         with pytest.raises(EnvError, match="needs worker processes"):

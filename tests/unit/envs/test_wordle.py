@@ -232,7 +232,7 @@ def test_the_mixture_says_whose_games_they_are() -> None:
     ("call", "error", "message"),
     [
         (lambda: Wordle(words=1), ConfigError, "words must be an integer from 2 to"),
-        (lambda: Wordle(tries=0), ConfigError, "tries must be a positive integer"),
+        (lambda: Wordle(tries=0), ConfigError, "tries must be an integer of at least 1"),
         (lambda: play("consistant", 3), ConfigError, "consistent"),
         (lambda: wordle_data(3, mixture={"lst": 1.0}), ConfigError, "last"),
         (lambda: wordle_data(3, mixture={"last": -1.0, "random": 2.0}), ConfigError, "must not be negative"),
