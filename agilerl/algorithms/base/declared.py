@@ -6,8 +6,6 @@ An argument is declared in the constructor's signature:
 
 This gives its name, its range (a type of `agilerl.ranges`), the published default (1e-4), the manifest default (1e-3)
 and the reason for the difference. Configuration, command line, `INIT_HP`, error messages and lists derive from it.
-
-See `on_policy.unpacked` for arguments of several algorithms, whose published defaults are in the mark.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ def hp(
         because: reason for the difference; required if there is one.
         values: range in manifests, if the argument's type allows more (arrays, enums) than YAML can express.
         fixed: reason why a number cannot be mutated: later values of the attribute would have no effect.
-        published: the argument's default, if it is a key of options.
+        published: the argument's default, if it is a key of options (`on_policy.unpacked`).
     """
     if (manifest is not _PUBLISHED) != bool(because):
         raise TypeError("hp(manifest, because): a default of manifests and the reason for it go together.")

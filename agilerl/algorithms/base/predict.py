@@ -1,7 +1,4 @@
-"""Acting outside of training: `predict` with the arguments of Stable-Baselines3, and `act`.
-
-Further functions accept any agent, wrapped or not.
-"""
+"""Acting outside of training: `predict` with the arguments of Stable-Baselines3, and `act`, of any agent."""
 
 from __future__ import annotations
 
