@@ -13,13 +13,14 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import PREFERENCES, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.core.ranges import AdapterSettings, Count, Fraction, ModelName, NonNegative, Positive
+from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.algorithms.base import LLMAlgorithm
 from agilerl.language.algorithms.batches import TextBatch
 from agilerl.language.algorithms.scoring import mean_margin, pair_texts, pairs_of
 from agilerl.language.engines import AdapterEngine, SequentialAdapters
 from agilerl.language.scoring import Texts
+from agilerl.language.settings import AdapterSettings, ModelName
 from agilerl.losses import completions as losses
 
 

@@ -15,6 +15,7 @@ from agilerl.algorithms.base.actions import (
     legal_joint_actions,
     masked_argmax,
     seen_with_mask,
+    uniform_actions,
 )
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import hp
@@ -30,7 +31,6 @@ from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import QNetwork
-from agilerl.rollouts.off_policy import uniform_actions
 
 
 class DQN(RLAlgorithm):

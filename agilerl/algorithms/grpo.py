@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.core.ranges import AdapterSettings, Count, CountOrZero, GroupSize, ModelName, NonNegative, Positive
+from agilerl.core.ranges import Count, CountOrZero, GroupSize, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.language.algorithms.base import Backend
@@ -21,6 +21,7 @@ from agilerl.language.algorithms.batches import TextBatch
 from agilerl.language.algorithms.generation import CompletionAlgorithm, check_groups
 from agilerl.language.engines import AdapterEngine
 from agilerl.language.scoring import Texts
+from agilerl.language.settings import AdapterSettings, ModelName
 from agilerl.losses import completions as losses
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.core.ranges import AdapterSettings, Count, CountOrZero, Fraction, ModelName, NonNegative, Positive
+from agilerl.core.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
 from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
@@ -23,6 +23,7 @@ from agilerl.language.algorithms.generation import CompletionAlgorithm, token_re
 from agilerl.language.engines import AdapterEngine
 from agilerl.language.networks import AdapterNetwork
 from agilerl.language.scoring import Texts
+from agilerl.language.settings import AdapterSettings, ModelName
 from agilerl.losses import completions as losses
 
 

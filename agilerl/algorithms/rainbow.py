@@ -16,6 +16,7 @@ from agilerl.algorithms.base.actions import (
     legal_joint_actions,
     masked_argmax,
     seen_with_mask,
+    uniform_actions,
 )
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import hp
@@ -32,7 +33,6 @@ from agilerl.losses.td import categorical_divergence, expected_index, project, q
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import layer_noise, set_noise
 from agilerl.networks.q_networks import RainbowQNetwork, check_support
-from agilerl.rollouts.off_policy import uniform_actions
 
 
 class RainbowDQN(RLAlgorithm):

@@ -12,7 +12,7 @@ import torch
 from agilerl.algorithms.base.declared import EXAMPLES, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.core.ranges import AdapterSettings, Count, ModelName, NonNegative, Positive
+from agilerl.core.ranges import Count, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.algorithms.base import LLMAlgorithm
 from agilerl.language.algorithms.batches import TextBatch
@@ -20,6 +20,7 @@ from agilerl.language.algorithms.generation import of_all_ranks
 from agilerl.language.algorithms.scoring import example_texts, examples_of, mean_likelihood
 from agilerl.language.engines import AdapterEngine, SequentialAdapters
 from agilerl.language.scoring import Texts
+from agilerl.language.settings import AdapterSettings, ModelName
 from agilerl.losses.completions import completion_weights
 
 

@@ -21,10 +21,10 @@ from agilerl.cli.options import AsJson, Debug, Imports, examples
 from agilerl.core import foreign
 from agilerl.core.env_ids import FAMILIES, SHIPPED, TEAM_PACKAGES
 from agilerl.core.hostile import read_json
+from agilerl.core.texts import count
 from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.runs.lock import status_of
 from agilerl.runs.names import RUN, is_group, way_on
-from agilerl.telemetry.record import count
 
 LISTS = ("algos", "envs", "presets", "runs")
 # Gymnasium's module of an environment -> (the package it needs, our extra that installs it).

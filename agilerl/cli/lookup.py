@@ -12,12 +12,12 @@ from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.cli.listing import Entry
 from agilerl.config import Manifest, preset_for, preset_names
 from agilerl.config.keys import leaf_paths
+from agilerl.core.texts import count, number
 from agilerl.errors import AgileRLError
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import imports_of
 from agilerl.runs.records import final_evaluation
 from agilerl.telemetry.evaluation import interval
-from agilerl.telemetry.record import count, number
 
 
 def presets_like(incomplete: str) -> list[str]:

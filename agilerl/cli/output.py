@@ -8,12 +8,12 @@ from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.api import Run
+from agilerl.core.texts import count, number
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.runs.names import way_on
 from agilerl.telemetry.console import clock
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.telemetry.record import count, number
 from agilerl.views.report.page import REPORT
 from agilerl.views.report.summary import measure_of
 

@@ -49,12 +49,12 @@ from agilerl.config.presets import check_kind
 from agilerl.config.yaml_text import parse_yaml
 from agilerl.core.env_ids import import_environment, is_language_id
 from agilerl.core.options import LoopOptions
+from agilerl.core.texts import count
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.runs.directory import RunDirectory, folder_beside
 from agilerl.runs.names import is_group
 from agilerl.runs.request import SHARED, ResumeRequest, RunRequest, options_of
 from agilerl.runs.seed_group import SeedGroup
-from agilerl.telemetry.record import count
 from agilerl.training.manifest.adoption import Ancestors, check_algorithm, structure_of, with_changes
 from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.manifest.launch import resolved, score_best

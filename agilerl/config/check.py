@@ -22,9 +22,9 @@ from agilerl.config.load import (
     with_canonical_name,
     without_algorithm,
 )
+from agilerl.config.meanings import describe
 from agilerl.config.presets import check_names
 from agilerl.config.problems import errors_of, errors_of_keys, is_rule, problem_of
-from agilerl.core.ranges import describe
 from agilerl.errors import AgileRLError, ConfigError
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from agilerl.algorithms import available, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.ignored import ignored_by
+from agilerl.config.meanings import describe
 from agilerl.config.schema import Encoder, Head, Manifest, Network, Probabilities
-from agilerl.core.ranges import describe
 from agilerl.errors import ConfigError, nearest
 
 OLDER = ("INIT_HP", "MUTATION_PARAMS", "NET_CONFIG")

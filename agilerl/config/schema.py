@@ -24,6 +24,7 @@ from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
 from agilerl.config.compatibility import RULES
 from agilerl.config.ignored import ignored_by
+from agilerl.config.meanings import describe
 from agilerl.core.compatibility import conflicts
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.ranges import (
@@ -36,7 +37,6 @@ from agilerl.core.ranges import (
     Number,
     Positive,
     PositiveFraction,
-    describe,
 )
 from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AlgorithmError, ConfigError, nearest

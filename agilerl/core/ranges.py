@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -11,7 +10,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic.fields import FieldInfo
 
 from agilerl.core import foreign
 from agilerl.errors import ConfigError, nearest
@@ -63,26 +61,6 @@ def _whole_from_one(value: float) -> float:
 WHOLE_FROM_ONE = AfterValidator(_whole_from_one)
 StepsPerUpdate = Annotated[float, _NUMBER, Field(gt=0, allow_inf_nan=False), WHOLE_FROM_ONE]
 """Environment steps per update: a whole number, or a fraction below 1 for several updates per step."""
-
-
-def _text(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _settings(value: Any) -> Any:
-    """Reduce a PEFT configuration to its non-default fields; a mapping is unchanged."""
-    if not foreign.has_methods(value, "to_dict"):
-        return value
-    usual, required = type(value)().to_dict(), ("peft_type", "r", "lora_alpha")
-    changed = {k: v for k, v in value.to_dict().items() if v != usual.get(k) or k in required}
-    plain = {k: sorted(v) if isinstance(v, set | frozenset) else foreign.value(v) for k, v in changed.items()}
-    return {k: v for k, v in plain.items() if v is not None}
-
-
-ModelName = Annotated[str | None, BeforeValidator(_text)]
-"""The folder or hub id of a language model."""
-AdapterSettings = Annotated[dict[str, Any] | None, BeforeValidator(_settings)]
-"""Fields of a configuration of PEFT."""
 
 
 @dataclass(frozen=True)
@@ -189,47 +167,3 @@ def without_none(values: Any) -> tuple[Any, bool]:
         rest = [part for part in get_args(values) if part is not type(None)]
         return rest[0], len(rest) < len(get_args(values))
     return values, False
-
-
-_NOUNS = {bool: "true or false", str: "a text", dict: "a mapping"}
-
-
-def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str:
-    """Describe the values that a key of a manifest accepts: "an integer of at least 1", "in [0, 1] or null"."""
-    annotation = Annotated[(annotation, *metadata)] if metadata else annotation
-    numbers, origin, arguments = Range.of(annotation), get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        return " or ".join("null" if a is type(None) else describe(a) for a in arguments)
-    if numbers is not None:
-        return str(numbers)
-    if origin is Annotated:
-        described = [item.description for item in arguments if isinstance(item, FieldInfo) and item.description]
-        return described[0] if described else describe(arguments[0])
-    if origin is Literal:
-        return "one of " + ", ".join(repr(a) for a in arguments)
-    if origin in (list, tuple):
-        return f"a list, each {describe(arguments[0])}"
-    return _NOUNS.get(origin or annotation, "a mapping")
-
-
-# Hyperparameters x in (0, 1) for which 1 - x has the natural scale: a horizon is 1 / (1 - gamma) steps, and noise
-# persists for 1 / (1 - noise_persistence).
-DECAYS = ("gamma", "gae_lambda", "noise_persistence")
-
-
-def to_scale(name: str, value: float) -> float:
-    """Map a hyperparameter to log scale, or to the log of 1 - x for those in `DECAYS`.
-
-    Identity for ranges without a logarithm: those that start at or below 0 (for `DECAYS`: end at or above 1).
-    """
-    return float(np.log(1.0 - value) if name in DECAYS else np.log(value))
-
-
-def from_scale(name: str, place: float) -> float:
-    """Inverse of `to_scale`."""
-    return float(1.0 - np.exp(place) if name in DECAYS else np.exp(place))
-
-
-def has_scale(name: str, low: float, high: float) -> bool:
-    """Whether `to_scale` is defined on all of [low, high]."""
-    return high < 1.0 if name in DECAYS else low > 0.0

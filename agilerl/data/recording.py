@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from agilerl.algorithms.base.actions import uniform_actions
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.predict import greedy_of
 from agilerl.core import tree as trees
@@ -25,7 +26,6 @@ from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import Lanes
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.rollouts.evaluate import evaluate
-from agilerl.rollouts.off_policy import uniform_actions
 
 Policy = Callable[[Any, np.ndarray | None], np.ndarray]
 """Observations [L, ...] and legal actions [L, A] or None -> actions [L, ...], as the environment takes them."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agilerl.core.ranges import from_scale, has_scale, to_scale
 from agilerl.core.rng import Purpose, stream
 from agilerl.hpo.operators import RLParameter
+from agilerl.hpo.scales import from_scale, has_scale, to_scale
 
 
 def is_learning_rate(name: str) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.core.ranges import DECAYS, has_scale
 from agilerl.core.rng import Purpose, stream
 from agilerl.hpo.evolution import Births, Evolution
 from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.operators import RLParameter
+from agilerl.hpo.scales import DECAYS, has_scale
 from agilerl.hpo.tournament import rank
 from agilerl.telemetry.record import Birth, MemberRecord
 

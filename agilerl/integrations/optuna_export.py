@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.core.hostile import malformed
-from agilerl.core.ranges import DECAYS, has_scale
 from agilerl.core.redaction import redact, without_secrets
 from agilerl.errors import ConfigError, RunError
+from agilerl.hpo.scales import DECAYS, has_scale
 from agilerl.runs.names import is_group
 from agilerl.runs.records import Member, RunRecords
 from agilerl.runs.seed_group import with_groups

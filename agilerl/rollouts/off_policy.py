@@ -68,20 +68,6 @@ class EpisodeTracker:
         return [score for lane in self.scores[first:last] for score in lane]
 
 
-def uniform_actions(which: np.ndarray, count: int, mask: np.ndarray | None = None) -> np.ndarray:
-    """Sample legal actions [...] int64 uniformly.
-
-    Args:
-        which: [...] uniform numbers in [0, 1). count: number of actions.
-        mask: [..., count], 1 = legal; at least one in every row.
-    """
-    if mask is None:
-        return (which * count).astype(np.int64)
-    legal = np.cumsum(mask.astype(bool), axis=-1)
-    rank = (which * legal[..., -1]).astype(np.int64)
-    return np.asarray((legal <= rank[..., None]).sum(-1))
-
-
 def hold_actions(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarray:
     """Hold draws over time: each lane is cut into segments, and a segment repeats its first draw.
 

@@ -17,7 +17,8 @@ from rich.text import Text
 from tqdm import tqdm
 
 from agilerl.core import foreign
-from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan, Sink, count, number
+from agilerl.core.texts import count, number
+from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan, Sink
 
 REDRAW_SECONDS, BAR_WIDTH = 0.2, 20
 HEARTBEAT_SECONDS = 30.0

@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from agilerl.core import foreign
-from agilerl.telemetry.record import (
-    Arrival,
-    BaseSink,
-    Birth,
-    GenerationRecord,
-    MemberRecord,
-    RunPlan,
-    Steering,
-    as_dict,
-)
+from agilerl.core.texts import as_dict
+from agilerl.telemetry.record import Arrival, BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan, Steering
 
 MEMBER_COLUMNS = (
     "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",

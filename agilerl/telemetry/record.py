@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agilerl.core.redaction import redact
@@ -45,11 +45,6 @@ class Birth:
     def number(self) -> int:
         """The generation as readers count it, from 1."""
         return self.generation + 1
-
-
-def as_dict(event: Any) -> dict[str, Any]:
-    """Return an event's fields for files; `changes` only where there are some, as runs before they were recorded."""
-    return {name: value for name, value in asdict(event).items() if name != "changes" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -261,22 +256,3 @@ class Sinks(BaseSink):
                     sink.close()
                 text = f"{name} failed ({kind}: {redact(str(error))}) and gets no more records; the training goes on."
                 warn_once(f"sink:{name}:{kind}", text, stacklevel=4)
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """Significant digits without a needless exponent: 6.3e-4, 0.99, 128; "-" for None."""
-    if value is None:
-        return "-"
-    if value and abs(value) < 1e-2:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return f"{value:.{digits}g}"
-
-
-def count(number: float) -> str:
-    """950, 5.9k, 280k, 1.2M."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= limit * 0.9995:
-            digits = 0 if abs(number) >= limit * 99.95 else 1
-            return f"{number / limit:.{digits}f}".removesuffix(".0") + unit
-    return f"{number:.0f}"

@@ -16,8 +16,9 @@ from rich.live import Live
 from rich.table import Table
 
 from agilerl.core import foreign
+from agilerl.core.texts import count, number
 from agilerl.telemetry.console import HEARTBEAT_SECONDS, REDRAW_SECONDS, clock
-from agilerl.telemetry.record import GenerationRecord, RunPlan, count, number
+from agilerl.telemetry.record import GenerationRecord, RunPlan
 
 LINES_LEFT = 4  # of the terminal, besides the rows
 

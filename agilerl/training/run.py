@@ -12,6 +12,7 @@ from gymnasium import spaces
 from agilerl.algorithms import find_algorithm, worth_a_try
 from agilerl.config import Manifest
 from agilerl.core import foreign
+from agilerl.core.texts import count
 from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.schemes import scheme_of
 from agilerl.runs.directory import RunDirectory
@@ -19,7 +20,7 @@ from agilerl.runs.names import METRICS, command
 from agilerl.runs.records import Member, final_evaluation
 from agilerl.telemetry.console import clock
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval
-from agilerl.telemetry.record import Birth, count
+from agilerl.telemetry.record import Birth
 from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.views.report import RunRecords, write_report
 from agilerl.views.report.page import fitness_svg

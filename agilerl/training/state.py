@@ -13,11 +13,12 @@ from agilerl.collect.determinism import Probe
 from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.core import foreign
 from agilerl.core.options import LoopOptions
+from agilerl.core.texts import as_dict
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.hpo.evolution import Evolution, Family
 from agilerl.ranks import Ranks
 from agilerl.telemetry.files import jsonable
-from agilerl.telemetry.record import Birth, Steering, as_dict
+from agilerl.telemetry.record import Birth, Steering
 from agilerl.training.best import BestAgent
 from agilerl.training.population import filled
 from agilerl.training.result import EvolveResult

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from agilerl.core.texts import count
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.console import clock, how_it_ended
 from agilerl.telemetry.evaluation import interval
-from agilerl.telemetry.record import count
 from agilerl.views.report.text import tidy
 
 TASK, METRIC = "reinforcement-learning", "mean_reward"

@@ -13,15 +13,16 @@ import pytest
 import torch
 
 from agilerl.algorithms import BC, DQN, SAC, SFT, TD3
+from agilerl.algorithms.base.actions import uniform_actions
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.core.ranges import from_scale, to_scale
 from agilerl.engine.learner import Group, HiddenStates
 from agilerl.envs.observed_masks import split_mask
 from agilerl.hpo import architecture, effects
 from agilerl.hpo.architecture import ArchitectureOptions
 from agilerl.hpo.effects import Probe
 from agilerl.hpo.parameter_noise import noise
+from agilerl.hpo.scales import from_scale, to_scale
 from agilerl.hpo.screening import is_stuck, promising
 from agilerl.language.base import load_base
 from agilerl.language.collect.collector import LanguageCollector
@@ -30,7 +31,6 @@ from agilerl.llm_envs import SFTGym
 from agilerl.modules.layers import NoisyLinear
 from agilerl.networks.observations import bounds_to_unit
 from agilerl.networks.q_networks import QNetwork, RainbowQNetwork
-from agilerl.rollouts.off_policy import uniform_actions
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 

@@ -288,3 +288,17 @@ def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) ->
     path = ornstein_uhlenbeck(state, numbers, agent.mean_noise, agent.theta, agent.expl_noise, agent.dt)
     agent.noise_state = path[-1].copy()
     return path
+
+
+def uniform_actions(which: np.ndarray, count: int, mask: np.ndarray | None = None) -> np.ndarray:
+    """Sample legal actions [...] int64 uniformly.
+
+    Args:
+        which: [...] uniform numbers in [0, 1). count: number of actions.
+        mask: [..., count], 1 = legal; at least one in every row.
+    """
+    if mask is None:
+        return (which * count).astype(np.int64)
+    legal = np.cumsum(mask.astype(bool), axis=-1)
+    rank = (which * legal[..., -1]).astype(np.int64)
+    return np.asarray((legal <= rank[..., None]).sum(-1))

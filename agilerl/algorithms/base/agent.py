@@ -49,6 +49,7 @@ from agilerl.core.hostile import malformed
 from agilerl.core.rng import restored_generator
 from agilerl.core.signatures import construct_without_repeats, constructor_arguments, taken_by, takes_any_name
 from agilerl.core.spaces import short_form, space_from_json
+from agilerl.core.texts import as_dict, number
 from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import Recipe
@@ -58,7 +59,6 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
 from agilerl.networks.specs import check_sizes
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.telemetry.record import as_dict, number
 
 CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
 ELSEWHERE = (*CACHES, "accelerator")  # rebuilt, or not owned by the agent

@@ -23,6 +23,7 @@ from agilerl.algorithms.base.actions import (
     legal_bits,
     raw_bounds,
     seen_with_mask,
+    uniform_actions,
 )
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.copies import space_or_none
@@ -51,7 +52,6 @@ from agilerl.envs.observed_masks import parted, without_mask
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.rollouts.off_policy import uniform_actions
 from agilerl.telemetry.evaluation import Callback
 
 

@@ -20,6 +20,7 @@ from agilerl.config import Manifest, apply_overrides, changed_settings, dump_yam
 from agilerl.core.env_ids import resolve_env_id
 from agilerl.core.files import write_atomic
 from agilerl.core.redaction import redact
+from agilerl.core.texts import count
 from agilerl.core.threads import available_cores
 from agilerl.engine.rows.native import kernels_named
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
@@ -41,7 +42,7 @@ from agilerl.runs.request import RECORDED, ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.steering import Taken, refuse_left_stop
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.telemetry.record import Sinks, count
+from agilerl.telemetry.record import Sinks
 from agilerl.telemetry.tracker_names import tracker_name
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest import build, step_cost, time_budget

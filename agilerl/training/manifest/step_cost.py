@@ -19,6 +19,7 @@ from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.host import count_waits
 from agilerl.core.rng import Purpose, seeds, stream
+from agilerl.core.texts import count
 from agilerl.core.threads import available_cores
 from agilerl.data.recording import is_bounded, random_policy
 from agilerl.envs.healing import start_method
@@ -28,7 +29,6 @@ from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.simulators.classic import FAST
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError
-from agilerl.telemetry.record import count
 
 # A measurement lasts for an episode and at least `MIN_STEPS`, at most `MAX_STEPS`; shorter if time is up.
 MIN_STEPS, MAX_STEPS, MIN_TIMED_STEPS = 64, 1000, 5

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agilerl.core.texts import count
 from agilerl.runs.records import Member, RunRecords
-from agilerl.telemetry.record import count
 from agilerl.views.report.plot import (
     SECONDS,
     Mark,

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.texts import count
 from agilerl.errors import RunError
 from agilerl.runs.names import run_command, way_on
 from agilerl.runs.records import RunRecords
 from agilerl.runs.seed_group import with_groups
 from agilerl.telemetry.console import clock
 from agilerl.telemetry.evaluation import RESAMPLES, Evaluation, interval
-from agilerl.telemetry.record import count
 from agilerl.views.report.page import templates, well_formed, write_page
 from agilerl.views.report.plot import Plot, Stroke, Tick, area, frame, line
 from agilerl.views.report.text import finite

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.core.ranges import has_scale, to_scale
 from agilerl.errors import ConfigError
+from agilerl.hpo.scales import has_scale, to_scale
 from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.record import Birth
 from agilerl.views.report.score import UNMUTATED, mutation_name

@@ -16,6 +16,7 @@ from typing import Any
 from agilerl.core.files import write_atomic
 from agilerl.core.hostile import malformed
 from agilerl.core.redaction import redact
+from agilerl.core.texts import count
 from agilerl.errors import RunError
 from agilerl.hpo.kinds import KINDS
 from agilerl.hpo.schemes import scheme_of
@@ -23,7 +24,7 @@ from agilerl.runs.names import CONFIG
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.console import clock, how_it_ended
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.telemetry.record import Birth, count
+from agilerl.telemetry.record import Birth
 from agilerl.views.report import charts, lineage
 from agilerl.views.report.importance import GENERATIONS_LATER, Importance, of_report
 from agilerl.views.report.plot import Plot

@@ -17,12 +17,13 @@ from agilerl.config.schema import Evolution, Probabilities, Training
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.core.files import write_atomic
 from agilerl.core.hostile import read_text
+from agilerl.core.texts import count
 from agilerl.errors import ConfigError, RunError, unknown_choice
 from agilerl.hpo.kinds import REPLAYED
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import CONFIG, run_command
 from agilerl.runs.records import Member, RunRecords, lacks_birth
-from agilerl.telemetry.record import Birth, count
+from agilerl.telemetry.record import Birth
 from agilerl.views.report.text import compact
 
 FORMAT = 1

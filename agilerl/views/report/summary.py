@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agilerl.core.texts import count, number
 from agilerl.telemetry.evaluation import Baseline, Evaluation, Verdict
-from agilerl.telemetry.record import Birth, count, number
+from agilerl.telemetry.record import Birth
 
 FEW, LONG = 3, 8  # minimum number of generations for a conclusion, and for advice to change what learns
 RISING = 0.05  # share of the total gain: more than this in the last quarter of a run counts as still improving

@@ -18,11 +18,12 @@ from rich.console import Console
 
 from agilerl import errors
 from agilerl.config import preset_for
+from agilerl.core.texts import count, number
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.telemetry.console import LiveSink, PlainSink, TqdmSink, clock, console_sink, pace, sparkline
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.files import CsvSink, JsonlSink, lineage_line
-from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan, Sinks, count, number
+from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan, Sinks
 from agilerl.telemetry.trackers import TensorBoardSink, WandbSink
 
 PLAN = RunPlan("DQN", "CartPole-v1", 2, 4, 1000, 500, 0, "cpu", "fused", "cartpole", 1, notes=("a note",))

@@ -13,10 +13,10 @@ import agilerl
 from agilerl.algorithms import PPO
 from agilerl.api import build_manifest
 from agilerl.config import Manifest, apply_overrides, apply_sets, manifest_from, preset_for
+from agilerl.core.texts import number
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.operators import RLParameter
-from agilerl.telemetry.record import number
 from agilerl.training.manifest.build import make_founders, of_restarts
 from agilerl.training.manifest.environment_task import make_environments
 from agilerl.training.manifest.tasks import task_of
