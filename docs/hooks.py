@@ -20,9 +20,9 @@ from pydantic import BaseModel
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters as declared
 from agilerl.config.keys import section_fields
-from agilerl.config.meanings import describe
 from agilerl.config.meanings import meanings as meanings_of
 from agilerl.config.schema import Algorithm, Manifest
+from agilerl.core.ranges import describe
 
 BENCHMARKS = Path(__file__).with_name("benchmarks.md")
 MARK = re.compile(r"<!-- (hyperparameters|measured|manifest|commands)(?:: ([^>]*?))? -->")

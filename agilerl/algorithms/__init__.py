@@ -278,6 +278,14 @@ def taking_actions(kind: str) -> list[str]:
     ]  # fmt: skip
 
 
+def example_of(experience: str) -> str:
+    """Name an algorithm that learns from this kind of experience, for a fix: the default one if it does."""
+    names = [name for name in available() if find_algorithm(name).experience.name == experience]
+    return (
+        DEFAULT_ALGORITHM if DEFAULT_ALGORITHM in names else min(names, key=lambda n: bool(find_algorithm(n).imitates))
+    )
+
+
 def offline_instead(name: str) -> str:
     """Name an algorithm that learns from data for each kind of action of an online one, for a fix; "" without one."""
     choices = []

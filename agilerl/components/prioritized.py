@@ -65,7 +65,7 @@ class Priorities(Part):
         """Bytes of the two trees: 32 to 64 per row."""
         return self.sums.memory_bytes + self.minima.memory_bytes
 
-    def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...], size: int) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
         """Sample places `shape` int64 with replacement, out of those that were written."""
         return self.sums.find(rng.random(shape) * self.sums.total)
 

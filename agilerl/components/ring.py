@@ -25,12 +25,14 @@ class Part:
 
     Attributes:
         name: key in the state. label: name in messages. settings: attributes that must equal those of a loaded state.
+        follows_rows: whether `write` does anything.
     """
 
     name: str
     label: str
     settings: tuple[str, ...]
     memory_bytes = 0
+    follows_rows = True
 
     def clear(self, ring: RowRing) -> None:
         """Reset; the ring is empty."""
@@ -427,7 +429,8 @@ class RowRing:
             self.frames.release(self._frames_at(slice(start, start + count)))
         self._store.write(start, rows)
         for part in self._parts:
-            part.write(self, start, start + count)
+            if part.follows_rows:
+                part.write(self, start, start + count)
 
     def _gather(self, indices: np.ndarray | Tensor) -> dict[Path, Tensor]:
         """Return every field [..., *shape] of the rows `indices` [...], packed ones in the ring's dtype; copies.

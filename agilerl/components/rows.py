@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,18 +137,20 @@ def host_array(leaf: Any) -> np.ndarray:
         raise ShapeError("a batch has rows of unequal length. fix: rows of one shape.") from None
 
 
-def flatten(path: Path, value: Any, rows: Rows) -> None:
-    """Collect the leaves of `value` in `rows` as host arrays [n, ...], by path."""
-    if isinstance(value, np.ndarray) and value.ndim:
-        rows[path] = value
-        return
-    if type(value) is dict or isinstance(value, Mapping | tuple):
-        for key, part in (value if isinstance(value, Mapping) else untuple(value)).items():
-            flatten((*path, str(key)), part, rows)
-        return
-    rows[path] = host_array(value)
-    if not rows[path].ndim:
-        raise ShapeError(f"field {'/'.join(path)!r} needs a leading batch axis; got a scalar. fix: unsqueeze(0).")
+def flatten(fields: Iterable[tuple[str, Any]]) -> Rows:
+    """Return the leaves of fields, given by name, as host arrays [n, ...] by path."""
+    rows: Rows = {}
+    waiting = list[tuple[Path, Any]](((name,), value) for name, value in fields)[::-1]
+    while waiting:
+        path, value = waiting.pop()
+        if type(value) is dict or isinstance(value, Mapping | tuple):
+            parts = value if isinstance(value, Mapping) else untuple(value)
+            waiting += [((*path, str(key)), part) for key, part in parts.items()][::-1]
+            continue
+        rows[path] = value if isinstance(value, np.ndarray) else host_array(value)
+        if not rows[path].ndim:
+            raise ShapeError(f"field {'/'.join(path)!r} needs a leading batch axis; got a scalar. fix: unsqueeze(0).")
+    return rows
 
 
 def put(out: dict[str, Any], path: Sequence[str], values: Any) -> None:

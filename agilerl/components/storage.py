@@ -123,24 +123,31 @@ class RowStore:
     def write(self, start: int, rows: Rows) -> None:
         """Copy checked rows to start, start + 1, ...; they must fit before the end."""
         stop = start + len(next(iter(rows.values())))
-        target = self.packed.begin(start, stop)
-        for field in self.fields:
-            if field.columns:
-                target[:, field.columns[0] : field.columns[1]] = rows[field.path].reshape(len(target), -1)
-        self.packed.end(start, target)
-        for path, block in self.own.items():
-            target = block.begin(start, stop)
-            target[...] = rows[path].reshape(target.shape)
-            block.end(start, target)
+        for path, block in ((None, self.packed), *self.own.items()):
+            direct = block.is_copied is None and block.view is not None
+            target = block.view[start:stop] if direct and block.view is not None else block.begin(start, stop)
+            if path is not None:
+                target[...] = rows[path].reshape(target.shape)
+            else:
+                for field in self.fields:
+                    if field.columns:
+                        target[:, field.columns[0] : field.columns[1]] = rows[field.path].reshape(len(target), -1)
+            if not direct:
+                block.end(start, target)
 
     def gather(self, indices: np.ndarray | Tensor) -> dict[Path, Tensor]:
         """Every field [..., *shape] of the rows `indices` [...]; packed ones in the store's dtype, views of one copy.
 
         The result is on the store's device and shares no memory with it.
         """
-        # A slice per field costs three times as much.
-        parts = iter(self.packed.take(indices).split_with_sizes(self._widths, dim=-1))
-        return {f.path: next(parts) if f.columns else self.own[f.path].take(indices) for f in self.fields}
+        if self.packed.view is not None:
+            index = indices.numpy() if isinstance(indices, Tensor) else indices
+            packed = torch.from_numpy(np.take(self.packed.view, index, axis=0))
+            own: Any = {p: torch.from_numpy(np.take(b.view, index, axis=0)) for p, b in self.own.items()}  # type: ignore[arg-type]
+        else:
+            packed, own = self.packed.take(indices), {p: block.take(indices) for p, block in self.own.items()}
+        parts = iter(packed.split_with_sizes(self._widths, dim=-1))  # a slice per field costs three times as much
+        return {field.path: next(parts) if field.columns else own[field.path] for field in self.fields}
 
     def views(self) -> dict[Path, Tensor]:
         """Return every field [max_size, *shape]: views of the memory (packed ones in the store's dtype)."""

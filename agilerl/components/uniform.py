@@ -20,22 +20,16 @@ from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
 # Users' names of the five fields -> internal names.
 ROLES = {"state": "obs", "observation": "obs", "next_state": "next_obs", "next_observation": "next_obs"}
 ROLES |= {"terminated": "done", "termination": "done", "rewards": "reward", "actions": "action"}
+_PATHS: list[Path] = [(name,) for name in Transition.FIELDS]
 # Example of a batch of L rows, for messages.
 _BATCH = "{'obs': ..., 'action': ..., 'reward': ..., 'next_obs': ..., 'done': ...}"
-
-
-class UniformSampler:
-    """Sampling of rows with equal probability."""
-
-    def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...], size: int) -> np.ndarray:
-        """Sample `shape` int64 of the places 0 .. size - 1, with replacement."""
-        return rng.integers(0, size, shape, dtype=np.int64)
 
 
 class Draws(Part):
     """Generator of `sample`."""
 
     name, label, settings = "rng", "generator", ()
+    follows_rows = False
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -76,7 +70,7 @@ class ReplayBuffer(RowRing):
     """
 
     _undone = (*RowRing._undone, "_draws", "_sampler")
-    _sampler: Any = UniformSampler()
+    _sampler: Any = None  # of rows with unequal probability
 
     def __init__(
         self,
@@ -165,9 +159,10 @@ class ReplayBuffer(RowRing):
         self, transition: tuple[Any, ...], next_mask: np.ndarray | None, obs_mask: np.ndarray | None
     ) -> Rows:
         """Return the checked fields [L, ...] of one vector step, given its `Transition.FIELDS`."""
-        rows: Rows = {}
-        for name, value in zip(Transition.FIELDS, transition, strict=True):
-            flatten((name,), value, rows)
+        if all(type(value) is np.ndarray and value.ndim for value in transition):
+            rows = dict(zip(_PATHS, transition, strict=True))
+        else:
+            rows = flatten(zip(Transition.FIELDS, transition, strict=True))
         for name, legal in (("next_mask", next_mask), ("obs_mask", obs_mask)):
             field = self.fields.get((name,))
             if legal is None and field is not None:
@@ -200,7 +195,9 @@ class ReplayBuffer(RowRing):
         """Sample row numbers `shape` int64 with replacement, uniformly or by priority; RunError if empty."""
         if self._size == 0:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
-        indices: np.ndarray = self._sampler.draw(rng, shape, self._size)
+        if self._sampler is None:
+            return rng.integers(0, self._size, shape, dtype=np.int64)
+        indices: np.ndarray = self._sampler.draw(rng, shape)
         return indices
 
     def gather(self, indices: np.ndarray | Tensor) -> dict[str, Any]:
@@ -215,14 +212,14 @@ class ReplayBuffer(RowRing):
         """
         if self._store is None:
             raise RunError("the replay buffer is empty: nothing to gather. fix: add transitions first.")
-        data, is_team, out = self._gather(indices), self.is_of_teams, dict[str, Any]()
+        data, out = self._gather(indices), dict[str, Any]()
         for path, field in self._kept_fields().items():
             values, role, is_number = data[path], path[0], field.is_scalar
             if role == "action" and not field.dtype.is_floating_point:
                 values, is_number = values.long(), True
             elif role in ("reward", "done"):
                 values = values if field.columns else values.to(self.dtype)
-                is_number |= not is_team
+                is_number = is_number or (field.shape == (1,) and not self.is_of_teams)
             into = out
             for key in path[:-1]:
                 into = into.setdefault(key, {})
@@ -255,14 +252,15 @@ class ReplayBuffer(RowRing):
                     f"fix: add({_BATCH})."
                 )
             data = data.to_dict()  # Transition, TensorDict or tensor class
-        rows: Rows = {}
+        named = {}
         taken = set(data.keys())
         for name, value in data.items():
             role = roles.get(name, name)
             role = name if role in taken else role  # "state" beside "obs" is a separate field
             taken.add(role)
             self._names.setdefault(role, name)
-            flatten((role,), value, rows)
+            named[role] = value
+        rows = flatten(named.items())
         if not rows:
             raise ShapeError(f"add() needs a batch with fields; got one without any. fix: add({_BATCH}).")
         return rows

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, find_algorithm
-from agilerl.config.convert import convert, is_published
-from agilerl.config.keys import located
+from agilerl.config.convert import convert
+from agilerl.config.keys import is_published, located
 from agilerl.config.load import (
     NO_ENVIRONMENT,
     environment_in,
@@ -22,9 +22,9 @@ from agilerl.config.load import (
     with_canonical_name,
     without_algorithm,
 )
-from agilerl.config.meanings import describe
 from agilerl.config.presets import check_names
 from agilerl.config.problems import errors_of, errors_of_keys, is_rule, problem_of
+from agilerl.core.ranges import describe
 from agilerl.errors import AgileRLError, ConfigError
 
 

@@ -14,22 +14,11 @@ from typing import Any
 from agilerl.algorithms import available, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.ignored import ignored_by
-from agilerl.config.meanings import describe
+from agilerl.config.keys import OLDER
 from agilerl.config.schema import Encoder, Head, Manifest, Network, Probabilities
+from agilerl.core.ranges import describe
 from agilerl.errors import ConfigError, nearest
 
-OLDER = ("INIT_HP", "MUTATION_PARAMS", "NET_CONFIG")
-# Keys that a section has in the newer generation only: section -> names. Its complete files have at least two.
-NEWER = {
-    "algorithm": ("cudagraphs", "use_vllm", "vllm_config"),
-    "environment": ("env_type", "dataset", "features", "targets", "prompt_template"),
-    "mutation": ("rand_seed", "super_param_mut", "regrama_param_mut", "function_preserving"),
-    "network": ("arch", "pretrained_model_name_or_path", "max_context_length"),
-    "training": ("eval_loop", "evaluation_interval"),
-    "selection_strategy": ("strategy",),
-    "tournament_selection": ("strategy",),
-    "replay_buffer": ("memory_size", "per", "standard_buffer", "n_step_buffer", "per_buffer"),
-}
 # INIT_HP and MUTATION_PARAMS -> (section, key) of the newer generation; every other key is a hyperparameter or unknown.
 PLACES = {
     "ENV_NAME": ("environment", "name"), "NUM_ENVS": ("environment", "num_envs"), "ALGO": ("algorithm", "name"),
@@ -126,17 +115,6 @@ class Conversion:
         """Return one line that names the ignored keys; empty if there is none."""
         keys = [f"{path} ({why})" if why else path for path, why in self.ignored.items()]
         return f"no counterpart here: {', '.join(keys)}" if keys else ""
-
-
-def is_published(data: Any) -> bool:
-    """Whether a file's content is a configuration of the published library rather than a manifest."""
-    if not isinstance(data, Mapping):
-        return False
-    if any(str(key).upper() in OLDER for key in data):
-        return True
-    sections = {name: data[name] for name in NEWER if isinstance(data.get(name), Mapping)}
-    # One alone is a mistake in a manifest, such as eval_loop in the wrong section.
-    return sum(key in NEWER[name] for name, section in sections.items() for key in section) > 1
 
 
 def convert(data: Mapping[str, Any], source: str = "config") -> Conversion:

@@ -17,10 +17,10 @@ from pydantic_core import PydanticUndefined
 from agilerl.algorithms import available, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.keys import KEY_ALIASES, RANGES, SECTION_ALIASES, TOP_LEVEL_ALIASES, section_of
-from agilerl.config.meanings import arguments_of, describe, meanings, title_of, unit_of
+from agilerl.config.meanings import arguments_of, meanings, title_of, unit_of
 from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
 from agilerl.core import foreign
-from agilerl.core.ranges import WHOLE_FROM_ONE
+from agilerl.core.ranges import WHOLE_FROM_ONE, describe
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 # Numbers that YAML 1.1 reads as texts (1e-4), and the loader as numbers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -238,3 +238,28 @@ def _hint(name: str, valid_names: list[str]) -> str:
     if name.rpartition(".")[2] in ("model_name", "lora_config"):
         return "fix: it is of language algorithms, such as algo='GRPO'."
     return hint_for(name, valid_names)
+
+
+OLDER = ("INIT_HP", "MUTATION_PARAMS", "NET_CONFIG")
+# Keys that a section has in the newer generation only: section -> names. Its complete files have at least two.
+NEWER = {
+    "algorithm": ("cudagraphs", "use_vllm", "vllm_config"),
+    "environment": ("env_type", "dataset", "features", "targets", "prompt_template"),
+    "mutation": ("rand_seed", "super_param_mut", "regrama_param_mut", "function_preserving"),
+    "network": ("arch", "pretrained_model_name_or_path", "max_context_length"),
+    "training": ("eval_loop", "evaluation_interval"),
+    "selection_strategy": ("strategy",),
+    "tournament_selection": ("strategy",),
+    "replay_buffer": ("memory_size", "per", "standard_buffer", "n_step_buffer", "per_buffer"),
+}
+
+
+def is_published(data: Any) -> bool:
+    """Whether a file's content is a configuration of the published library rather than a manifest."""
+    if not isinstance(data, Mapping):
+        return False
+    if any(str(key).upper() in OLDER for key in data):
+        return True
+    sections = {name: data[name] for name in NEWER if isinstance(data.get(name), Mapping)}
+    # One alone is a mistake in a manifest, such as eval_loop in the wrong section.
+    return sum(key in NEWER[name] for name, section in sections.items() for key in section) > 1

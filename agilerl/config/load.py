@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
 from agilerl.config.compatibility import OF_TOURNAMENTS, WITHOUT_WAITING
-from agilerl.config.convert import convert, is_published
-from agilerl.config.keys import KEY_ALIASES, RANGES, REMOVED, SECTION_ALIASES, TOP_LEVEL_ALIASES
+from agilerl.config.keys import KEY_ALIASES, RANGES, REMOVED, SECTION_ALIASES, TOP_LEVEL_ALIASES, is_published
 from agilerl.config.presets import has_preset, preset_content
 from agilerl.config.problems import errors_of_keys, explain
 from agilerl.config.schema import FIRST_KEYS, Manifest, has_replay
@@ -247,6 +246,8 @@ def _is_record(plain: Mapping[str, Any]) -> bool:
 
 
 def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, algo: str | None) -> Manifest:
+    from agilerl.config.convert import convert
+
     conversion = convert(data, source)
     algorithm = conversion.content["algorithm"]["name"]
     if algo is not None and canonical_name(algo) != algorithm:

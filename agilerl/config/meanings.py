@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-import types
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import available, find_algorithm
 from agilerl.core.options import LoopOptions, OffPolicyOptions
-from agilerl.core.ranges import Range
 
 OTHER_NAMES = {"target": "target_score", "rescore_episodes": "elite_rescore_episodes"}
 """Options of the loop whose manifest key has another name."""
@@ -99,24 +96,3 @@ def _entries(text: str) -> dict[str, str]:
 def title_of(thing: Any) -> str:
     """Return the first sentence of a docstring, on one line."""
     return " ".join(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0].split())
-
-
-_NOUNS = {bool: "true or false", str: "a text", dict: "a mapping"}
-
-
-def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str:
-    """Describe the values that a key of a manifest accepts: "an integer of at least 1", "in [0, 1] or null"."""
-    annotation = Annotated[(annotation, *metadata)] if metadata else annotation
-    numbers, origin, arguments = Range.of(annotation), get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        return " or ".join("null" if a is type(None) else describe(a) for a in arguments)
-    if numbers is not None:
-        return str(numbers)
-    if origin is Annotated:
-        described = [item.description for item in arguments if isinstance(item, FieldInfo) and item.description]
-        return described[0] if described else describe(arguments[0])
-    if origin is Literal:
-        return "one of " + ", ".join(repr(a) for a in arguments)
-    if origin in (list, tuple):
-        return f"a list, each {describe(arguments[0])}"
-    return _NOUNS.get(origin or annotation, "a mapping")

@@ -13,8 +13,8 @@ from pydantic_core import PydanticUndefined
 from agilerl.algorithms import canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.keys import RANGES, beside_sections, located, unknown_key
-from agilerl.config.meanings import describe
 from agilerl.config.schema import Manifest, no_hyperparameter
+from agilerl.core.ranges import describe
 
 
 def explain(errors: Iterable[Any], source: str, algorithm: str, before: Mapping[str, Any] | None = None) -> str:

@@ -24,7 +24,6 @@ from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
 from agilerl.config.compatibility import RULES
 from agilerl.config.ignored import ignored_by
-from agilerl.config.meanings import describe
 from agilerl.core.compatibility import conflicts
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.ranges import (
@@ -37,6 +36,7 @@ from agilerl.core.ranges import (
     Number,
     Positive,
     PositiveFraction,
+    describe,
 )
 from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AlgorithmError, ConfigError, nearest
@@ -82,6 +82,7 @@ else:
         Literal[tuple(SCHEMES)] | Annotated[str, StringConstraints(pattern=PATH), Field(description="'module:Class'")]
     )
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
+Widths = Annotated[tuple[Count, Count], AfterValidator(lambda pair: tuple(sorted(pair)))]
 
 
 class Section(BaseModel):
@@ -297,9 +298,7 @@ class Evolution(Section):
     """Initial population and evolution scheme."""
 
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the mutation ranges
-    widths: Annotated[tuple[Count, Count], AfterValidator(lambda pair: tuple(sorted(pair)))] | None = (
-        None  # spread: bounds of the layer widths of all but the first
-    )
+    widths: Widths | None = None  # spread: bounds of the layer widths of all but the first
     # halving, race: early stopping of half of the members at each rung, or of those significantly behind; the others:
     # copies of the best replace the worst, with hyperparameters one step away (pbt), from a bandit (pb2, extra
     # "bandit"), or in subpopulations at several frequencies (mf_pbt)

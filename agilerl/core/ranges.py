@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.fields import FieldInfo
 
 from agilerl.core import foreign
 from agilerl.errors import ConfigError, nearest
@@ -167,3 +168,24 @@ def without_none(values: Any) -> tuple[Any, bool]:
         rest = [part for part in get_args(values) if part is not type(None)]
         return rest[0], len(rest) < len(get_args(values))
     return values, False
+
+
+_NOUNS = {bool: "true or false", str: "a text", dict: "a mapping"}
+
+
+def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str:
+    """Describe the values that a key of a manifest accepts: "an integer of at least 1", "in [0, 1] or null"."""
+    annotation = Annotated[(annotation, *metadata)] if metadata else annotation
+    numbers, origin, arguments = Range.of(annotation), get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if a is type(None) else describe(a) for a in arguments)
+    if numbers is not None:
+        return str(numbers)
+    if origin is Annotated:
+        described = [item.description for item in arguments if isinstance(item, FieldInfo) and item.description]
+        return described[0] if described else describe(arguments[0])
+    if origin is Literal:
+        return "one of " + ", ".join(repr(a) for a in arguments)
+    if origin in (list, tuple):
+        return f"a list, each {describe(arguments[0])}"
+    return _NOUNS.get(origin or annotation, "a mapping")

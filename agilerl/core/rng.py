@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl.core.ranges import CountOrZero, check
+from agilerl.errors import ConfigError
 
 
 class Purpose(IntEnum):
@@ -73,7 +73,8 @@ def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
 
 def check_seed(seed: int) -> None:
     """Raise ConfigError unless the seed is a non-negative integer, as required by NumPy."""
-    check("seed", seed, CountOrZero, 0)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed must be an integer of at least 0; got {seed!r}. fix: seed=0.")
 
 
 def resolve_seed(seed: int | None) -> int:

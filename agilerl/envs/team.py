@@ -87,13 +87,12 @@ class Team:
                 joined[:, span] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)
         return joined
 
-    def check_rows(self, actions: np.ndarray, lanes: int) -> None:
-        """Raise ShapeError unless the actions are one row of `join` per lane."""
-        if actions.shape != (lanes, self.width):
-            raise ShapeError(
-                f"actions of a team must be one row of numbers per lane: expected {(lanes, self.width)}, got "
-                f"{actions.shape}. fix: Team.join(actions by agent)."
-            )
+    def wrong_rows(self, actions: np.ndarray, lanes: int) -> ShapeError:
+        """Build the error for actions other than one row of `join` per lane."""
+        return ShapeError(
+            f"actions of a team must be one row of numbers per lane: expected {(lanes, self.width)}, got "
+            f"{actions.shape}. fix: Team.join(actions by agent)."
+        )
 
     def join_decided(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Join actions in which NaN marks agents that do not act; their columns are 0."""

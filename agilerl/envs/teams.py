@@ -114,7 +114,8 @@ class TeamLanes(LocalLanes):
 
     def _step_lanes(self, actions: np.ndarray, active: np.ndarray | None) -> StepBatch:
         actions = np.asarray(actions)
-        self.team.check_rows(actions, self.num_lanes)
+        if actions.shape != (self.num_lanes, self.team.width):
+            raise self.team.wrong_rows(actions, self.num_lanes)
         lanes, players = self.num_lanes, self._players
         mask = np.ones(lanes, bool) if active is None else np.array(active, bool)
         acted = self.last_obs[PRESENT].astype(bool) & mask[:, None]

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import gymnasium as gym
 
+from agilerl.algorithms import example_of
 from agilerl.algorithms.base.adapted import adapted, kind_of_experience, needs_both_memories
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -56,32 +57,36 @@ class Kind:
     """Needs of a published training function.
 
     Attributes:
-        experience: `Experience.name` of what its algorithms learn from; algo: one of them.
+        learns_from: `Experience.name` of what its algorithms learn from.
         accepts: experience of other agents that it trains; None: agents that declare none, with a custom `learn`.
         collects: its experience, for messages. options: class of its options.
     """
 
-    experience: str
-    algo: str
+    learns_from: str
     accepts: tuple[str | None, ...]
     collects: str
     options: type[LoopOptions]
 
     @property
     def are_teams(self) -> bool:
-        return self.experience.startswith("team_")
+        return self.learns_from.startswith("team_")
+
+    @property
+    def example(self) -> str:
+        """Name of one of its algorithms, for messages."""
+        return example_of(self.learns_from)
 
 
 REPLAY = (None, "transitions", "team_transitions", "dataset")
 KINDS = {
-    "train_off_policy": Kind("transitions", "DQN", REPLAY, "replay", OffPolicyOptions),
-    "train_multi_agent_off_policy": Kind("team_transitions", "MADDPG", REPLAY, "replay", OffPolicyOptions),
-    "train_bandits": Kind("rounds", "NeuralUCB", (), "the rewards of chosen arms", OffPolicyOptions),
-    "train_on_policy": Kind("rollouts", "PPO", (None,), "rollouts", LoopOptions),
-    "train_multi_agent_on_policy": Kind("team_rollouts", "MAPPO", (None,), "rollouts", LoopOptions),
-    "train_offline": Kind("dataset", "CQN", REPLAY, "a data set", OfflineOptions),
+    "train_off_policy": Kind("transitions", REPLAY, "replay", OffPolicyOptions),
+    "train_multi_agent_off_policy": Kind("team_transitions", REPLAY, "replay", OffPolicyOptions),
+    "train_bandits": Kind("rounds", (), "the rewards of chosen arms", OffPolicyOptions),
+    "train_on_policy": Kind("rollouts", (None,), "rollouts", LoopOptions),
+    "train_multi_agent_on_policy": Kind("team_rollouts", (None,), "rollouts", LoopOptions),
+    "train_offline": Kind("dataset", REPLAY, "a data set", OfflineOptions),
 }
-FUNCTION_OF = {kind.experience: function for function, kind in KINDS.items()}
+FUNCTION_OF = {kind.learns_from: function for function, kind in KINDS.items()}
 
 
 def _is_list(value: Any) -> bool:
@@ -185,7 +190,7 @@ class Request:
         function, kind, asked = self.function, self.kind, self.asked
         if not self.population:
             raise AlgorithmError(
-                f"{function}: the population is empty. fix: create_population(algo={kind.algo!r}, ..., "
+                f"{function}: the population is empty. fix: create_population(algo={kind.example!r}, ..., "
                 "population_size=4)."
             )
         if len({id(agent) for agent in self.population}) < len(self.population):
@@ -222,10 +227,12 @@ class Request:
             accepted = experience in kind.accepts or (has_custom_learn and bool(kind.accepts))
             if kind.collects == "rollouts" and not hasattr(agent, "gae_lambda"):
                 accepted &= not foreign.has_methods(agent, "make_batch")
-            accepted |= experience == kind.experience
+            accepted |= experience == kind.learns_from
             accepted &= kind.collects != "replay" or not adapted(inner).imitates
-            if not accepted or (kind.experience == "dataset" and not isinstance(inner, RLAlgorithm)):
-                raise AlgorithmError(f"{name} {learns}, not from {kind.collects}. fix: {fix}, or algo={kind.algo!r}.")
+            if not accepted or (kind.learns_from == "dataset" and not isinstance(inner, RLAlgorithm)):
+                raise AlgorithmError(
+                    f"{name} {learns}, not from {kind.collects}. fix: {fix}, or algo={kind.example!r}."
+                )
 
     def _check_memory(self) -> None:
         """Check that arguments, memories and agents agree on n-step returns and prioritised replay."""

@@ -26,6 +26,7 @@ SLACK = 0.02
 LATE = {
     "agilerl.algorithms.base.evaluation": "environments, which an agent needs for `test` and `evaluate` alone",
     "agilerl.algorithms.base.wrapped": "wrappers, which `load` needs for the file of a wrapped agent",
+    "agilerl.config.convert": "files of the published library, which no run writes",
     "agilerl.core.host": "torch, which a worker imports with its first job",
     "agilerl.core.threads": "torch, as above",
     "agilerl.engine.learner": "engines, which an agent needs for its own `learn` alone",

@@ -134,7 +134,8 @@ class BoardLanes:
         """Return actions [L, 2] int64; raise for invalid ones."""
         if not self._is_begun:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
-        self.team.check_rows(actions, self.num_lanes)
+        if actions.shape != (self.num_lanes, self.team.width):
+            raise self.team.wrong_rows(actions, self.num_lanes)
         if (self._over & mask).any():
             lane = int(np.argmax(self._over & mask))
             raise EnvError(f"{self.env_id}, lane {lane}: the game is over. fix: reset(), or let the lane rest.")

@@ -125,7 +125,8 @@ class ParticleLanes:
 
     def _check(self, actions: np.ndarray) -> np.ndarray:
         """Return discrete actions [L, M] int64, or components [L, A] float32."""
-        self.team.check_rows(actions, self.num_lanes)
+        if actions.shape != (self.num_lanes, self.team.width):
+            raise self.team.wrong_rows(actions, self.num_lanes)
         if self.is_continuous:
             if not np.isfinite(actions).all():
                 raise EnvError(f"{self.env_id} takes finite actions; got {actions.min()}..{actions.max()}.")

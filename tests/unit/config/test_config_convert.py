@@ -15,7 +15,8 @@ import agilerl
 from agilerl import algorithms
 from agilerl.cli import app
 from agilerl.config import Manifest, load_manifest
-from agilerl.config.convert import convert, is_published
+from agilerl.config.convert import convert
+from agilerl.config.keys import is_published
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError
 
 OLDER = """
