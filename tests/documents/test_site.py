@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from agilerl.algorithms import available, find_algorithm
+from agilerl.algorithms.base import on_policy
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.keys import leaf_paths
 
@@ -142,6 +143,10 @@ INHERITED = {"EvolvableAlgorithm", "EvolvableModule", "EvolvableNetwork"}
 SHORT_FOR = {"others"}
 
 
+def unparsed(annotation: ast.expr | None) -> str:
+    return "" if annotation is None else ast.unparse(annotation)
+
+
 def documented_arguments() -> Iterator[tuple[str, set[str], list[str]]]:
     """(where, names in the signature, names under `Args:`) of every function and class of the package."""
     for path in sorted((ROOT / "agilerl").rglob("*.py")):
@@ -160,7 +165,10 @@ def documented_arguments() -> Iterator[tuple[str, set[str], list[str]]]:
             body = re.split(r"\n(?=\S)", text.split("Args:\n", 1)[1])[0]
             rows = re.findall(r"^    ([\w*]+(?:, [\w*]+)*): ", body, re.M)
             named = [name for row in rows for name in row.split(", ")]
-            yield f"{path.relative_to(ROOT)}: {node.name}", {each.arg for each in every if each}, named
+            known = {each.arg for each in every if each}
+            if arguments.kwarg and (options := re.fullmatch(r"Unpack\[(\w+)\]", unparsed(arguments.kwarg.annotation))):
+                known |= set(vars(on_policy)[options[1]].__annotations__)
+            yield f"{path.relative_to(ROOT)}: {node.name}", known, named
 
 
 def test_every_argument_that_a_docstring_names_is_in_the_signature() -> None:

@@ -55,14 +55,14 @@ class Script:
             self.first = self.first or list(learner.agents)
             return self.fitness[generation]
 
-        def rescore(_: Evaluator, learner: Any, generation: int, count: int) -> list[float]:
-            self.rescores.append([agent.index for agent in learner.agents])
+        def rescore(_: Evaluator, agents: Any, generation: int, count: int) -> list[float]:
+            self.rescores.append([agent.index for agent in agents])
             return list(rescored or [])
 
-        def confirm(_: Evaluator, learner: Any, generation: int, count: int) -> float:
+        def held_out(_: Evaluator, learner: Any, generation: int, count: int | None = None) -> float:
             return self.confirmations.pop(0)
 
-        for name, function in {"population": population, "rescore": rescore, "confirm": confirm}.items():
+        for name, function in {"population": population, "rescore": rescore, "held_out": held_out}.items():
             monkeypatch.setattr(Evaluator, name, function)
 
     def train(self, **options: Any) -> Any:

@@ -96,6 +96,7 @@ def make_network(
         config.pop("encoder_cls", None)
         width = (config.pop("encoder_config", None) or {}).get("hidden_state_size")
         config |= {} if width is None else {"encoder_config": {"hidden_size": [int(width)]}}
+    config["recurrent"] = recurrent
     if isinstance(config.get("head_config"), Mapping):  # applies only to policies
         config["head_config"] = {k: v for k, v in config["head_config"].items() if k != "output_activation"}
     cls = ContinuousQNetwork if told else ValueNetwork

@@ -84,7 +84,7 @@ def test_evaluation_refuses_lanes_and_seeds_that_do_not_fit() -> None:
         evaluate(Controllers([0.0]), lanes, 2, 1, SEEDS[:1])
     with pytest.raises(ShapeError, match=r"expected \(2,\), got \(1,\)"):
         evaluate(Controllers([0.0]), lanes, 1, 2, SEEDS[:1])
-    with pytest.raises(ConfigError, match="positive"):
+    with pytest.raises(ConfigError, match="must be an integer of at least 1"):
         evaluate(Controllers([0.0]), lanes, 1, 0, SEEDS[:0])
 
 

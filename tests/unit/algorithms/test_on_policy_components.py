@@ -26,7 +26,7 @@ def test_mappo_takes_the_arguments_of_ippo_and_two_of_its_own() -> None:
     assert added == ["state_space", "normalize_values"]
     assert [name for name in own if name not in added] == list(parents)
     assert all(own[name] == parents[name] for name in parents)
-    assert list(own).index("normalize_values") == list(own).index("action_scaling") - 1
+    assert list(own).index("normalize_values") < list(own).index("lr_schedule")
     assert set(hyperparameters(MAPPO)) - set(hyperparameters(IPPO)) == {"normalize_values"}
     with pytest.raises(ArgumentError, match="did you mean normalize_values"):
         MAPPO([SPACES[0]], [SPACES[1]], normalise_values=False)

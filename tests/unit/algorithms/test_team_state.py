@@ -80,8 +80,13 @@ def test_an_agent_acts_on_what_a_vector_shows() -> None:
 @pytest.mark.parametrize(
     ("algo", "env", "says", "kind"),
     [
-        ("IPPO", Told, r"with_state .* which IPPO does not have. fix: algo='MAPPO', or with_state=false", ConfigError),
-        ("MADDPG", Told, r"with_state .* which MADDPG does not have. fix: ", ConfigError),
+        (
+            "IPPO",
+            Told,
+            r"with_state=true .* which IPPO does not have. fix: algo='MAPPO', or leave environment.with_state out",
+            ConfigError,
+        ),
+        ("MADDPG", Told, r"with_state=true .* which MADDPG does not have. fix: ", ConfigError),
         ("MAPPO", Meeting, r"has no state\(\), which with_state=True asks for. fix: ", EnvError),
         ("MAPPO", Told(), r"was handed over and shows no state. fix: .*with_state=True", ConfigError),
     ],
@@ -92,6 +97,6 @@ def test_a_state_that_nobody_reads_or_shows_is_a_mistake(algo: str, env: Any, sa
 
 
 def test_a_manifest_without_a_state_keeps_its_hash() -> None:
-    manifest = preset_for("CartPole-v1")
+    manifest = preset_for("mpe2.simple_spread_v3", "MAPPO")
     assert apply_sets(manifest, ["environment.with_state=false"]).hash() == manifest.hash()
     assert apply_sets(manifest, ["environment.with_state=true"]).hash() != manifest.hash()

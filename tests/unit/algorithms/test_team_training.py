@@ -355,7 +355,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "no population": (lambda: train(pop=[]), AlgorithmError, r"the population is empty.*fix: "),
     "no memory": (
         lambda: train_multi_agent_off_policy(Meeting(), "x", pop=population(), verbose=False),
-        AlgorithmError, r"needs a replay buffer.*fix: ReplayBuffer",
+        AlgorithmError, r"got memory=None.*fix: ReplayBuffer",
     ),
     "other agents than those of the environment": (
         lambda: train(pop=[MADDPG(boxes(a_0=2, a_1=2), CHOICES, index=i) for i in range(3)]),
