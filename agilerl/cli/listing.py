@@ -102,25 +102,39 @@ def _source(module: str) -> ast.Module | None:
 
 def _arguments(name: str, source: ast.Module) -> dict[str, bool]:
     """Arguments of a class's constructor -> whether they are declared; for a class without one, those of its parent."""
-    (cls,) = [node for node in source.body if isinstance(node, ast.ClassDef) and node.name == name]
+    cls, source = _class(name, source)
     constructors = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
     if not constructors:
-        return _inherited(cls, source)
-    (init,) = constructors
-    arguments = [*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs]
-    return {argument.arg: _is_declared(argument.annotation) for argument in arguments}
+        return _arguments(next(base.id for base in cls.bases if isinstance(base, ast.Name)), source)
+    arguments = constructors[0].args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    options = arguments.kwarg and arguments.kwarg.annotation
+    keys = (
+        _keys(options.slice.id, source)
+        if isinstance(options, ast.Subscript) and isinstance(options.slice, ast.Name)
+        else {}
+    )
+    return {argument.arg: _is_declared(argument.annotation) for argument in named} | keys
 
 
-def _inherited(cls: ast.ClassDef, source: ast.Module) -> dict[str, bool]:
-    """Arguments of the first parent of a class, which is defined in the same file or imported by name."""
+def _keys(name: str, source: ast.Module) -> dict[str, bool]:
+    """Keys of a TypedDict -> whether they are declared, those of its parent first."""
+    cls, source = _class(name, source)
     parent = next(base.id for base in cls.bases if isinstance(base, ast.Name))
-    modules = [
-        str(node.module) for node in source.body
-        if isinstance(node, ast.ImportFrom) and parent in [alias.name for alias in node.names]
-    ]  # fmt: skip
-    parent_source = _source(modules[0]) if modules else source
-    assert parent_source is not None
-    return _arguments(parent, parent_source)
+    inherited = {} if parent == "TypedDict" else _keys(parent, source)
+    keys = [node for node in cls.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    return inherited | {ast.unparse(node.target): _is_declared(node.annotation) for node in keys}
+
+
+def _class(name: str, source: ast.Module) -> tuple[ast.ClassDef, ast.Module]:
+    """A class that a module defines or imports by name, and the module that defines it."""
+    for node in source.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node, source
+    imports = [node for node in source.body if isinstance(node, ast.ImportFrom)]
+    home = _source(next(str(node.module) for node in imports if name in [alias.name for alias in node.names]))
+    assert home is not None
+    return _class(name, home)
 
 
 def _is_declared(annotation: ast.expr | None) -> bool:

@@ -36,5 +36,4 @@ def train_multi_agent_on_policy(
             `agilerl.collect.teams.self_play`. None: the member plays both seats and learns from both.
     """
     request = Request("train_multi_agent_on_policy", locals())
-    collector_class = collector_for(TEAM_ROLLOUTS, opponents)
-    return request.run(lambda options: collector_class(env, options, sum_scores=sum_scores))
+    return request.run(lambda options: collector_for(TEAM_ROLLOUTS, opponents)(env, options, sum_scores=sum_scores))
