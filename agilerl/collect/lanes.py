@@ -1,4 +1,4 @@
-"""Base class of sources that step environments: owns the lanes and the learner of a population."""
+"""Base class of collectors that step environments: owns the lanes and the learner of a population."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class LaneCollector(Collector, Generic[Options]):
         actions = foreign.action_space(env, "single_") or foreign.action_space(env)
         return without_mask(without_texts(space), actions), actions
 
-    # -- implemented by each source ----------------------------------------------------------------------------------
+    # -- implemented by each collector ---------------------------------------------------------------------------------
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         """Run one generation of members whose tensors are held by `learner`."""
@@ -443,7 +443,7 @@ class LaneCollector(Collector, Generic[Options]):
             self.kernels = kernels_named(state["kernels"])
 
     def close(self) -> None:
-        """Close the replicas owned by the source; an environment passed by the user stays open."""
+        """Close the replicas owned by the collector; an environment passed by the user stays open."""
         if self._is_replicable:
             self.lanes.close()
             self._close_smaller()

@@ -1,4 +1,4 @@
-"""On-policy source: the experience behind `train_on_policy`."""
+"""On-policy collector: the experience behind `train_on_policy`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
 
     @classmethod
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OnPolicyCollector:
-        """Create the source; `replay` is ignored, as rollouts are discarded after use."""
+        """Create the collector; `replay` is ignored, as rollouts are discarded after use."""
         return cls(env, options, eval_env=eval_env)
 
     @property

@@ -1,4 +1,4 @@
-"""Multi-agent on-policy source: the experience behind `train_multi_agent_on_policy`."""
+"""Multi-agent on-policy collector: the experience behind `train_multi_agent_on_policy`."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ActorAndCritics:
-    """What a call is told of an actor and its critics.
+    """Arguments of the kernel for an actor and its critics.
 
     Attributes:
         rows, critics: of the cohorts. networks: field of the call -> (cohort, layout).
