@@ -176,6 +176,8 @@ class HealingLanes:
         EnvError: from `reset` and `step`, if a worker fails after `max_restarts` restarts.
     """
 
+    backend = "healing"
+
     def __init__(
         self,
         factories: Sequence[EnvFactory],
@@ -201,7 +203,8 @@ class HealingLanes:
         self.name, self.team, self.max_episode_steps = (
             self.description.name, self.description.team, self.description.max_episode_steps
         )  # fmt: skip
-        self.backend = "healing" if self.team is None else "healing_teams"
+        if self.team is not None:
+            self.backend = "healing_teams"
         self.single_observation_space: Space[Any] = self.description.observation_space
         self.single_action_space: Space[Any] = self.description.action_space
         self._memory = SharedRows(
