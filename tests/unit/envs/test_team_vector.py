@@ -274,8 +274,8 @@ def test_calls_that_overlap_or_were_not_begun_are_refused(kind: Any) -> None:
     with vector(kind, partial(Scripted, FRAMES), 2) as env:
         with pytest.raises(NoAsyncCallError, match=r"step_wait: no step was begun\. fix: step_async"):
             env.step_wait()
-        env.reset()
-        env.step_async({agent: env.action_space(agent).sample() for agent in env.agents if env._is_there(agent)})
+        obs, _ = env.reset()
+        env.step_async({agent: env.action_space(agent).sample() for agent in env.agents if obs.present[agent].any()})
         begin: list[Any] = [
             lambda: env.step_async({}), lambda: env.reset(), env.reset_async, lambda: env.call("state"),
             lambda: env.call_async("state"), lambda: env.set_attr("mark", 1), lambda: env.get_attr("mark"), env.render,

@@ -103,7 +103,7 @@ def test_published_arguments_are_taken_with_their_meaning(algo: str) -> None:
     with pytest.raises(AlgorithmError, match="micro_batch_size=3 and micro_batch_size_per_gpu=2 are one argument"):
         make(algo, micro_batch_size=3, micro_batch_size_per_gpu=2)
     for name in ("max_model_len", "micro_batch_size_per_gpu"):
-        with pytest.raises(AlgorithmError, match=f"{name} must be an integer of at least 1; got 0"):
+        with pytest.raises(AlgorithmError, match=f"{name} must be an integer of at least 1 or None; got 0"):
             make(algo, **{name: 0})
 
 
