@@ -280,9 +280,10 @@ def taking_actions(kind: str) -> list[str]:
 
 def example_of(experience: str) -> str:
     """Name an algorithm that learns from this kind of experience, for a fix: the default one if it does."""
-    names = [name for name in available() if find_algorithm(name).experience.name == experience]
+    classes = {name: find_algorithm(name) for name in available() if not find_algorithm(name).reads_texts}
+    names = [name for name, cls in classes.items() if cls.experience.name == experience]
     return (
-        DEFAULT_ALGORITHM if DEFAULT_ALGORITHM in names else min(names, key=lambda n: bool(find_algorithm(n).imitates))
+        DEFAULT_ALGORITHM if DEFAULT_ALGORITHM in names else min(names, key=lambda name: bool(classes[name].imitates))
     )
 
 

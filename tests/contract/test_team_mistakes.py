@@ -244,7 +244,7 @@ def test_a_mask_of_the_wrong_length(make: Callable[[], Any], kind: Any, says: st
         (lambda: off(Camp(), two(IPPO)),
          r"^IPPO learns from its own .*, not from .*\. fix: train_multi_agent_on_policy\(.*\), or algo='MADDPG'\.$"),
         (lambda: on(Camp(), two()),
-         r"^MADDPG learns from replay .*, not from .*\. fix: train_multi_agent_off_policy\(.*, or algo='MAPPO'\.$"),
+         r"^MADDPG learns from replay .*, not from .*\. fix: train_multi_agent_off_policy\(.*, or algo='IPPO'\.$"),
     ],
 )  # fmt: skip
 def test_a_training_function_of_another_kind(make: Callable[[], Any], says: str) -> None:

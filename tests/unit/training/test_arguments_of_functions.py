@@ -104,16 +104,18 @@ def _with_index_0(agents: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("function", "algo"),
     [
-        (function, kind.algo)
+        (function, kind.example)
         for function, needs in KINDS.items()
         for kind in KINDS.values()
-        if kind.experience not in (needs.experience, *needs.accepts) or kind.are_teams != needs.are_teams
+        if kind.learns_from not in (needs.learns_from, *needs.accepts) or kind.are_teams != needs.are_teams
     ],
 )
 def test_agents_that_learn_from_something_else_are_sent_to_their_function(function: str, algo: str) -> None:
-    team = [VECTOR] * 2, [CHOICE if algo == "MAPPO" else BOX] * 2, ["a_0", "b_0"]
+    team = [VECTOR] * 2, [CHOICE if algo == "IPPO" else BOX] * 2, ["a_0", "b_0"]
     cls: Any = find_algorithm(algo)
-    agent = cls(*team) if algo in ("MADDPG", "MAPPO") else cls(VECTOR, CHOICE)
+    agent = (
+        cls(*team) if algo in ("MADDPG", "IPPO") else cls(VECTOR, CHOICE if "Discrete" in cls.action_spaces else BOX)
+    )
     train = getattr(import_module(f"agilerl.training.{function}"), function)
     fix = FUNCTION_OF[agent.experience.name]
     with pytest.raises(AlgorithmError, match=rf"{algo} .*\. fix: {fix}\(env, \.\.\.\)"):

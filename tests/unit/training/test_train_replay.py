@@ -20,7 +20,6 @@ from agilerl.config import apply_overrides, preset_for
 from agilerl.errors import ConfigError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.training.manifest.build import make_replay
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 
@@ -192,5 +191,7 @@ def test_combined_rewards_need_both_kinds_of_transition() -> None:
 def test_gamma_changes_nowhere_over_rewards_that_are_summed_by_one(section: str, value: Any) -> None:
     usual = {"training.pop_size": 1, "mutation.rl_hp_selection": {"lr": {"min": 1e-4, "max": 1e-2}}}
     sets = {"replay_buffer.n_step": 3, **usual, section: value}
-    with pytest.raises(ConfigError, match=rf"which {section} would change\. fix: take gamma out of {section}, or leave"):
+    with pytest.raises(
+        ConfigError, match=rf"which {section} would change\. fix: take gamma out of {section}, or leave"
+    ):
         apply_overrides(preset_for("CartPole-v1", "DQN"), sets)
