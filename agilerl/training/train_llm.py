@@ -214,7 +214,7 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
 
 
 _FITTING = {
-    "completions": "GRPO, LLMPPO or LLMREINFORCE", "preferences": "agents of DPO", "examples": "agents of SFT",
+    "completions": "GRPO, LLMPPO or LLMREINFORCE", "preferences": "DPO agents", "examples": "SFT agents",
 }  # fmt: skip
 
 
