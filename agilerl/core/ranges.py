@@ -136,8 +136,10 @@ def misfit(value: Any, values: Any, *, arrays: bool = False) -> str:
         choices = f"{', '.join(others)} or {last}" if others else last
         return "" if value in get_args(kind) else f"{choices}{' or None' if or_none else ''}"
     numbers = Range.of(kind)
-    fits = numbers is None or ((arrays or np.ndim(value) == 0) and numbers.accepts(value))
-    return "" if fits else f"{numbers}{' or None' if or_none else ''}"
+    if numbers is None or ((arrays or np.ndim(value) == 0) and numbers.accepts(value)):
+        return ""
+    is_infinite = isinstance(value, float) and value == math.inf == numbers.high
+    return f"{'finite' if is_infinite else numbers}{' or None' if or_none else ''}"
 
 
 def check(

@@ -447,7 +447,7 @@ def check_types(function: str, asked: Mapping[str, Any]) -> None:
         if name in asked and not is_valid(asked[name]):
             raise ConfigError(f"{function}: {name} must be {expected}; got {asked[name]!r}. fix: {name}={example}.")
     for name, (values, usual) in NUMBERS.items():
-        if name in asked:
+        if name in asked and "evaluation_interval" in asked:  # of the others `options` checks them
             check(f"{function}: {name}", asked[name], values, usual)
 
 
@@ -485,7 +485,7 @@ def _check_replay(memory: Any, n_step_memory: Any, *, n_step: bool, per: bool) -
         raise ConfigError(f"train_off_policy got per={per} and a {type(memory).__name__}. fix: {fix}.")
     if n_step != multi_step:
         memory_kind = "an n-step memory" if multi_step else "no n-step memory"
-        fix = "n_step_memory=MultiStepReplayBuffer(...)" if n_step else "n_step=True, or leave n_step_memory out"
+        fix = "n_step=True" if multi_step else "n_step_memory=MultiStepReplayBuffer(...), or n_step=False"
         raise ConfigError(f"train_off_policy got n_step={n_step} and {memory_kind}. fix: {fix}.")
 
 

@@ -206,7 +206,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
     "steps below one": (
         lambda: run(evo_steps=0),
         ConfigError,
-        ["evo_steps must be an integer of at least 1 or None; got 0"],
+        ["evo_steps must be an integer of at least 1; got 0"],
     ),
     "INIT_HP out of range": (
         lambda: population(INIT_HP={"LR": -1.0}),

@@ -86,7 +86,7 @@ EXACT = [
     ([*TRAIN, "--set", "lr=-1"], "algorithm.lr must be above 0; got -1. fix: --set algorithm.lr="),
     ([*TRAIN, "--algo", "CQN"], "none is named. fix: --dataset data.h5."),
     ([*TRAIN, "--minutes", "0"], "minutes must be above 0; got 0.0. fix: --minutes 10."),
-    ([*TRAIN, "--minutes", "inf"], "minutes must be above 0; got inf. fix: --minutes 10."),
+    ([*TRAIN, "--minutes", "inf"], "minutes must be finite; got inf. fix: --minutes 10."),
     ([*TRAIN, "--import", ""], "--import names a module or a file; got ''. fix: --import my_module"),
     (["doctor", "Taxi-v3"], "(Taxi-v3). fix: `agilerl doctor --env ENV_ID`."),
     (["train", "LunarLnder-v3"], "Did you mean 'LunarLander-v3'?"),

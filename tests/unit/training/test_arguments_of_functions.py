@@ -210,7 +210,7 @@ def test_counts_of_language_training_are_named(value: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("num_epochs", ["a", 0, -1, float("inf"), True], "num_epochs must be above 0 or None"),
+        ("num_epochs", ["a", 0, -1, float("inf"), True], "num_epochs must be (above 0|finite) or None"),
         ("max_reward", ["a", float("nan"), True], "max_reward must be a number or None"),
         ("evaluation_interval", [None], "evaluation_interval must be an integer"),
     ],
