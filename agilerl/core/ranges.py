@@ -138,7 +138,7 @@ def misfit(value: Any, values: Any, *, arrays: bool = False) -> str:
     numbers = Range.of(kind)
     if numbers is None or ((arrays or np.ndim(value) == 0) and numbers.accepts(value)):
         return ""
-    is_infinite = isinstance(value, float) and value == math.inf == numbers.high
+    is_infinite = numbers.base is float and isinstance(value, float) and value == math.inf == numbers.high
     return f"{'finite' if is_infinite else numbers}{' or None' if or_none else ''}"
 
 

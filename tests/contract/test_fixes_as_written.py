@@ -119,7 +119,10 @@ def of_cartpole() -> DQN:
 
 
 EPISODES = r"DQN\.evaluate: episodes must be an integer of at least 1; got {}\. fix: episodes=100\."
-STEPS = r"DQN\.evaluate: max_steps must be an integer of at least 1 or None \(steps per episode\); got {}\. fix: "
+STEPS = (
+    r"DQN\.evaluate: max_steps must be an integer of at least 1 or None \(steps per episode\); got {}\. "
+    r"fix: max_steps=None\."
+)
 EVALUATED = {
     **{f"episodes={n!r}": ({"episodes": n}, EPISODES.format(repr(n))) for n in (0, -1, "a", 1.5, None, True)},
     **{f"max_steps={n!r}": ({"max_steps": n, "episodes": 1}, STEPS.format(repr(n))) for n in (0, -1, "a", True)},

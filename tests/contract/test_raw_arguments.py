@@ -107,8 +107,13 @@ NUMBERS: dict[str, tuple[Callable[[], Any], type[AgileRLError], str]] = {
     },
     **{
         f"alpha={value!r}": (lambda value=value: PrioritizedReplayBuffer(100, alpha=value), ConfigError, message)
-        for value in ("a", None, float("nan"), float("inf"), -1)
-        for message in (rf"^alpha must be at least 0 \(exponent of the priorities\); got {value!r}\. fix: alpha=0\.6",)
+        for value, range_ in (
+            ("a", "at least 0"), (None, "at least 0"), (float("nan"), "at least 0"), (float("inf"), "finite"),
+            (-1, "at least 0"),
+        )
+        for message in (
+            rf"^alpha must be {range_} \(exponent of the priorities\); got {value!r}\. fix: alpha=0\.6\.$",
+        )
     },
     **{
         f"beta={value!r}": (lambda value=value: prioritized().sample(4, beta=value), ConfigError, message)

@@ -127,8 +127,8 @@ def test_other_mistakes_are_named() -> None:
     for beta in (-0.1, 1.0001, np.nan):
         with pytest.raises(ConfigError, match=r"beta must be in \[0, 1\]"):
             buffer.sample(2, beta)
-    for alpha in (-0.1, np.inf):
-        with pytest.raises(ConfigError, match="alpha must be at least 0"):
+    for alpha, range_ in ((-0.1, "at least 0"), (np.inf, "finite")):
+        with pytest.raises(ConfigError, match=f"alpha must be {range_}"):
             PrioritizedReplayBuffer(4, alpha)
 
 

@@ -77,9 +77,14 @@ def test_games_follow_from_their_seed_and_differ_without_one() -> None:
 
 
 def test_sizes_of_games_are_checked() -> None:
-    for changes in ({"highest": 0}, {"tries": 0}, {"cost": 1.0}):
-        with pytest.raises(ConfigError, match=r"(highest|tries|cost) must be "):
-            GuessNumber(**changes)
+    count = "must be an integer of at least 1; got 0"
+    for name, value, message in (
+        ("highest", 0, count),
+        ("tries", 0, count),
+        ("cost", 1.0, r"must be in \[0, 1\); got"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} {message}"):
+            GuessNumber(**{name: value})
 
 
 def test_bounds_are_what_a_conversation_leaves() -> None:

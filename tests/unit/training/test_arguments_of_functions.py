@@ -201,8 +201,9 @@ COUNTS = ("max_steps", "evo_steps", "evaluation_interval", "checkpoint_steps")
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", ["a", 0, -1, 2.5, True], ids=str)
 def test_counts_of_language_training_are_named(value: Any, name: str) -> None:
+    or_none = "" if name == "evaluation_interval" else " or None"
     with pytest.raises(
-        ConfigError, match=rf"reasoning: {name} must be an integer of at least 1( or None)?; got .*fix: {name}=10"
+        ConfigError, match=rf"reasoning: {name} must be an integer of at least 1{or_none}; got .*fix: {name}=10"
     ):
         reasoning(**{name: value})
 
@@ -210,7 +211,8 @@ def test_counts_of_language_training_are_named(value: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("num_epochs", ["a", 0, -1, float("inf"), True], "num_epochs must be (above 0|finite) or None"),
+        ("num_epochs", ["a", 0, -1, True], "num_epochs must be above 0 or None"),
+        ("num_epochs", [float("inf")], "num_epochs must be finite or None"),
         ("max_reward", ["a", float("nan"), True], "max_reward must be a number or None"),
         ("evaluation_interval", [None], "evaluation_interval must be an integer"),
     ],
