@@ -213,7 +213,7 @@ class Training(Section):
     share: Literal["all", "shard"] = DEFAULT_OPTIONS.share  # whether all shards learn from all replayed rows
     overlap: bool = DEFAULT_OPTIONS.overlap  # off-policy: updates run while the lanes step, one vector step later
     learner: Literal["auto", "fused", "sequential"] = DEFAULT_OPTIONS.learner
-    threads: Count = DEFAULT_OPTIONS.threads
+    threads: Count | None = DEFAULT_OPTIONS.threads
     opponents: Literal["self"] | None = DEFAULT_OPTIONS.opponents
     dataset: str | None = DEFAULT_OPTIONS.dataset
     fitness: Literal["returns", "fqe"] = DEFAULT_OPTIONS.fitness

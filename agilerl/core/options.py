@@ -88,7 +88,8 @@ class LoopOptions:
             Part of a run's identity: members of a shard learn together, and see the replayed experience and the
             statistics of other shards one generation later. The number of processes makes no difference.
         learner: "auto", "fused" or "sequential".
-        threads: intra-op threads of torch during the whole run: rounding depends on their number.
+        threads: intra-op threads of torch during the whole run, on whose number rounding depends, and of the kernels in
+            C, which run members on them with the same bits. None: one for torch, and every core for the kernels.
         swap_channels: images are [H, W, C].
         opponents: of a two-player game: "self" trains against a pool of the population's past
             (`collect.teams.self_play`); None: against itself only.
@@ -129,7 +130,7 @@ class LoopOptions:
     carry_envs: bool = False
     shards: Count = 1
     learner: Literal["auto", "fused", "sequential"] = "auto"
-    threads: Count = 1
+    threads: Count | None = None
     swap_channels: bool = False
     opponents: Literal["self"] | None = None
     dataset: str | None = None
@@ -185,6 +186,11 @@ class LoopOptions:
         reward = reward if self.reward_floor is None else np.maximum(reward, self.reward_floor)
         reward = np.sign(reward) if self.clip_rewards else reward
         return reward if self.reward_scale == 1.0 else reward * self.reward_scale
+
+    @property
+    def torch_threads(self) -> int:
+        """Intra-op threads of torch."""
+        return self.threads or 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-able dict, for `run.json`."""

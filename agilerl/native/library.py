@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ ACTIVATIONS = (
 )  # fmt: skip
 VARIABLE = "AGILERL_NATIVE"
 CHOICES = ("0", "1", "256", "512")
+THREAD_NAME = "agilerl-kernel"
 
 
 class Layer(Structure):
@@ -172,11 +175,39 @@ ENTRIES = {
 }
 
 
+class Threads:
+    """Threads that work beside the caller's for the length of a call.
+
+    Args:
+        count: the caller's included, at least two.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._executor = ThreadPoolExecutor(count - 1, THREAD_NAME)
+
+    def run(self, work: Callable[[int], None], count: int) -> None:
+        """Call `work` with 0 to `count` - 1, each on a thread of its own, and wait for all of them."""
+        others = [self._executor.submit(work, number) for number in range(1, count)]
+        try:
+            work(0)
+        finally:
+            for other in others:
+                other.result()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._executor.shutdown()
+
+
 class Library:
     """The loaded kernels.
 
     Args:
         path: the shared library. vector: width of the vectors in bits.
+
+    Attributes:
+        threads: that calls may use beside the caller's (`native.threads.kernel_threads`); None for none.
 
     Raises:
         OSError: a file that is no library, or one of another version.
@@ -196,6 +227,7 @@ class Library:
         if not widths:
             raise OSError(f"this processor has no vectors of {vector or 'AVX2, AVX-512 or NEON'}")
         self.vector = widths[0]
+        self.threads: Threads | None = None
 
     def _function(self, name: str) -> Any:
         function = self._library[name]

@@ -17,10 +17,11 @@ from agilerl.collect.determinism import Probe, probe_determinism, warning_of
 from agilerl.collect.fitness import MeanReturn, PopulationEvaluation
 from agilerl.core.host import naming_shortage, return_freed_memory
 from agilerl.core.options import LoopOptions
-from agilerl.core.threads import fixed_threads, repeatable_convolutions
+from agilerl.core.threads import available_cores, fixed_threads, repeatable_convolutions
 from agilerl.errors import AgileRLWarning
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
 from agilerl.hpo.screening import affordable, best_returns, promising, screened
+from agilerl.native.threads import kernel_threads
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.request import RunRequest
 from agilerl.runs.steering import Inbox, Taken
@@ -178,8 +179,10 @@ class TrainingLoop:
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
         resume_command = None if self.store is None else self.store.way_on()
-        threads = fixed_threads(self.options.threads)
-        with threads, repeatable_convolutions(), naming_shortage(self.env_id, self.result, resume_command):
+        processes = 1 if self.executor is None else 1 + self.executor.alive
+        kernels = kernel_threads(self.options.threads or max(1, available_cores() // processes))
+        shortage = naming_shortage(self.env_id, self.result, resume_command)
+        with fixed_threads(self.options.torch_threads), kernels, repeatable_convolutions(), shortage:
             try:
                 self._probe(is_resumed)
                 deadline, seconds = self.pace.deadline, time.perf_counter() - self._wall

@@ -153,7 +153,7 @@ def run_plan(collector: Collector, options: LoopOptions, probe: Probe, result: E
         max_env_steps=options.max_steps,
         evo_steps=options.evo_steps,
         device=str(lead.device),
-        threads=options.threads,
+        threads=options.torch_threads,
         target=options.target,
         extra={**facts, **optional, "options": options.as_dict()},
         steps=counted_in(lead),

@@ -13,6 +13,7 @@ from agilerl.collect.divergence import is_finite
 from agilerl.collect.fitness import FitnessEvaluator, PopulationEvaluation
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
+from agilerl.native.threads import kernel_threads
 from agilerl.training.dispatch import TEMPORARY_KEY
 from agilerl.training.population import evaluation_mode
 
@@ -42,7 +43,8 @@ class ShardServer:
         if asked["plan"].number != self._generation:
             self._generation = asked["plan"].number
             self._release(list(self._members))
-        with fixed_threads(self.collector.options.threads), repeatable_convolutions():
+        threads = self.collector.options.torch_threads
+        with fixed_threads(threads), kernel_threads(threads), repeatable_convolutions():
             self.collector.follow(asked["plan"])
             do = {
                 "generation": self._train, "round": self._round, "episodes": self._play, "judgement": self._judge,

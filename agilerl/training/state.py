@@ -75,7 +75,7 @@ class SavableLoop:
         return {
             "seed": loop.seed,
             **{name: facts[name] for name in ("learner", "env_backend", "num_envs")},
-            "threads": loop.options.threads,
+            "threads": loop.options.torch_threads,
             **({"kernels": facts["kernels"]} if facts.get("kernels", "torch") != "torch" else {}),
             "env_id": loop.env_id,
             "deterministic": loop.probe.is_deterministic,

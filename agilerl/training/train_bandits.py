@@ -24,7 +24,8 @@ def train_bandits(
     checkpoint: int | None = None, checkpoint_path: str | None = None, overwrite_checkpoints: bool = False,
     save_elite: bool = False, elite_path: str | None = None, wb: bool = False, verbose: bool = True,
     accelerator: Any = None, wandb_api_key: str | None = None, wandb_kwargs: dict[str, Any] | None = None, *,
-    seed: int | None = None, lockstep: bool = True, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
+    seed: int | None = None, lockstep: bool = True, learner: str = "auto",
+    threads: int | None = None, sinks: Sequence[Sink] = (),
     callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:  # fmt: skip
     """Train a population of bandits and evolve it; return the trained population and its fitnesses.

@@ -30,7 +30,7 @@ def finetune_llm_reasoning(
     wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
     wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: int | None = None,
     verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, num_epochs: int | None = None,
-    log_csv: bool = False, *, seed: int | None = None, learner: str = "auto", threads: int = 1,
+    log_csv: bool = False, *, seed: int | None = None, learner: str = "auto", threads: int | None = None,
     sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of GRPO, LLMPPO or LLMREINFORCE agents on prompts with verifiable rewards.
@@ -59,7 +59,7 @@ def finetune_llm_reasoning(
         log_csv: write metrics.csv, next to the elite if `elite_path` is set.
         seed: run seed; None follows `torch.initial_seed()`.
         learner: "auto", "fused" (one pass of the base for all members) or "sequential".
-        threads: of torch on a CPU.
+        threads: of torch on a CPU; None for one.
         sinks, callbacks: user-defined.
         resume: folder that makes the run resumable. It is saved after every generation; a second call with the same
             arguments continues from there, bit for bit.
@@ -81,7 +81,7 @@ def finetune_llm_preference(
     wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
     wandb_run_name: str | None = None, evaluation_interval: int = 10, verbose: bool = True, accelerator: Any = None,
     max_steps: int | None = None, num_epochs: int | None = None, log_csv: bool = False, *, seed: int | None = None,
-    learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of DPO agents on preference pairs.
@@ -102,7 +102,7 @@ def finetune_llm_sft(
     wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
     wandb_run_name: str | None = None, evaluation_interval: int = 10, verbose: bool = True, accelerator: Any = None,
     max_steps: int | None = None, num_epochs: int | None = None, log_csv: bool = False, *, seed: int | None = None,
-    learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of SFT agents on examples.
@@ -123,7 +123,8 @@ def finetune_llm_multiturn(
     wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
     wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: float | None = None,
     verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, log_csv: bool = False, *,
-    test_games: int = 64, report_games: int = 0, seed: int | None = None, learner: str = "auto", threads: int = 1,
+    test_games: int = 64, report_games: int = 0, seed: int | None = None, learner: str = "auto",
+    threads: int | None = None,
     sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of LLMPPO, LLMREINFORCE or GRPO agents on multi-turn games.

@@ -22,7 +22,7 @@ def train_multi_agent_off_policy(
     overwrite_checkpoints: bool = False, save_elite: bool = False, elite_path: str | None = None, wb: bool = False,
     verbose: bool = True, accelerator: Any = None, wandb_api_key: str | None = None,
     wandb_kwargs: dict[str, Any] | None = None, *, seed: int | None = None, lockstep: bool = True,
-    carry_envs: bool = False, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
+    carry_envs: bool = False, learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (),
     callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[Any]]]:  # fmt: skip
     """Train a population of teams off-policy and evolve it; return the trained population and its fitnesses.

@@ -21,7 +21,7 @@ def train_off_policy(
     overwrite_checkpoints: bool = False, save_elite: bool = False, elite_path: str | None = None, wb: bool = False,
     verbose: bool = True, accelerator: Any = None, wandb_api_key: str | None = None,
     wandb_kwargs: dict[str, Any] | None = None, *, seed: int | None = None, lockstep: bool = True,
-    carry_envs: bool = False, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
+    carry_envs: bool = False, learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (),
     callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:  # fmt: skip
     """Train a population off-policy and evolve it; return the trained population and its fitnesses.
@@ -64,8 +64,8 @@ def train_off_policy(
         carry_envs: episodes continue across generations instead of being truncated. On resume they start anew, so a
             resumed run equals an uninterrupted one only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
-        threads: intra-op threads of torch during the run, on CPU; one is fastest for small networks. Rounding depends
-            on it, so it must not change on resume.
+        threads: of torch and of the kernels in C, on CPU. Torch's rounding depends on it, so that it must not change on
+            resume. None: one for torch, which is fastest for small networks, and every core for the kernels.
         sinks: further receivers of the records.
         callbacks: user hooks, see `agilerl.train`.
         resume: folder that makes the run resumable. The whole run is saved there after every generation. If the folder

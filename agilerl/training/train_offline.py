@@ -24,7 +24,7 @@ def train_offline(
     save_elite: bool = False, elite_path: str | None = None, wb: bool = False, verbose: bool = True,
     accelerator: Any = None, minari_dataset_id: str | None = None, remote: bool = False,
     wandb_api_key: str | None = None, wandb_kwargs: dict[str, Any] | None = None, *, seed: int | None = None,
-    learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None, fitness: Literal["returns", "fqe"] | None = None,
     held_out: float = 0.2, fqe_gamma: float = 0.99, fqe_updates: int = 3_000,
 ) -> tuple[list[Any], list[list[float]]]:  # fmt: skip

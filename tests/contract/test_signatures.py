@@ -184,7 +184,7 @@ TABLE: dict[str, tuple[Any, str]] = {
         "evo_steps=10000 eval_steps=None eval_loop=1 target=None tournament=None mutation=None checkpoint=None "
         "checkpoint_path=None overwrite_checkpoints=False save_elite=False elite_path=None wb=False verbose=True "
         "accelerator=None wandb_api_key=None wandb_kwargs=None collect_rollouts_fn=None * seed=None lockstep=True "
-        "carry_envs=False learner='auto' threads=1 sinks=() callbacks=() resume=None",
+        "carry_envs=False learner='auto' threads=None sinks=() callbacks=() resume=None",
     ),
     "collect_rollouts": (
         collect_rollouts,
@@ -196,7 +196,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     ),
     "train_off_policy, beyond what is published": (
         train_off_policy,  # the published part is compared in tests/unit/training/test_train_off_policy.py
-        "seed=None lockstep=True carry_envs=False learner='auto' threads=1 sinks=() callbacks=() resume=None",
+        "seed=None lockstep=True carry_envs=False learner='auto' threads=None sinks=() callbacks=() resume=None",
     ),
 }
 

@@ -108,7 +108,7 @@ def in_c(learner: Learner, kernels: Library | None = None) -> NativeForward:
     run = group.engine.by_row("actor")
     assert isinstance(run, NativeForward)
     if kernels is not None:
-        run._library = kernels
+        run._kernel.library = kernels
     return run
 
 

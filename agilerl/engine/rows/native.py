@@ -42,6 +42,7 @@ from agilerl.native.library import (
     library,
     pointer,
 )
+from agilerl.native.threads import Kernel
 
 CENTRALISED = ("vector_mlp", "linear_output", "head_net")  # parts of critics that encode all observations as one vector
 ADAM = {"Adam": 0, "AdamW": 1}  # kind of rule -> whether the decay of weights is decoupled from the gradient
@@ -55,7 +56,7 @@ class Bound:
         outputs: of each network. storage: tensors that the call points to.
     """
 
-    call: Any
+    kernel: Kernel
     outputs: tuple[int, ...]
     storage: dict[str, Any]
 
@@ -137,7 +138,7 @@ class NativeUpdates:
         tensors = {name: vars(batch)[name] for name in names}
         tensors |= {"loss": obs.new_zeros(obs.shape[:2]), "error": obs.new_zeros(obs.shape[:3])}
         tensors |= {"live": None if live is None else torch.tensor(live, dtype=torch.uint8), "tau": hp["tau"].double()}
-        bound.call.updates = len(obs)
+        bound.kernel.call.updates = len(obs)
         if isinstance(recipe, TDRecipe):
             return self._run_td(recipe, bound, batch, tensors, hp)
         if isinstance(recipe, ActorCriticRecipe):
@@ -176,7 +177,7 @@ class NativeUpdates:
         if smoothing is not None:
             tensors |= {"smoothing": smoothing.to(like.dtype)}
             tensors |= {"noise": hp["policy_noise"].double(), "limit": hp["noise_clip"].double()}
-        bound.call.number = batch.number
+        bound.kernel.call.number = batch.number
         rates = {"rows": hp["lr_actor"], "critics": hp["lr_critic"].repeat(len(recipe.critics), 1)}
         self._run(bound, rates, tensors)
         moves = [(batch.number + k) % recipe.policy_interval == 0 for k in range(len(like))]
@@ -237,7 +238,7 @@ class NativeUpdates:
         obs = {name: [x[AGENTS][one.name].contiguous() for one in recipe.agents] for name, x in
                 (("obs", batch.obs), ("next_obs", batch.next_obs))}  # fmt: skip
         rates = [hp[name].double().contiguous() for name in ("lr_actor", "lr_critic")]
-        call, storage = bound.call, bound.storage
+        call, storage = bound.kernel.call, bound.storage
         for name, agent_obs in obs.items():
             for agent, of_agent in zip(storage["agent"], agent_obs, strict=True):
                 setattr(agent, name, of_agent.data_ptr())
@@ -270,7 +271,7 @@ class NativeUpdates:
         sizes = () if kind.kind == "normal" else kind.sizes
         if bound is None or bound.outputs != (kind.raw_size, 1) or not _has_choices(action, sizes, rollout.legal):
             return None
-        call = bound.call
+        call = bound.kernel.call
         call.updates, call.samples = minibatches, obs.shape[1]
         names = ("loss", "policy_loss", "divergence")
         results = {name: obs.new_zeros(minibatches, self.count) for name in names}
@@ -291,14 +292,13 @@ class NativeUpdates:
 
     def _run(self, bound: Bound, rates: Mapping[str, Tensor], tensors: Mapping[str, Tensor | None]) -> None:
         """Point the call to these tensors, and run it. `rates`: learning rates by field of rows."""
-        assert self.library is not None
-        call, contiguous = bound.call, {k: None if x is None else x.contiguous() for k, x in tensors.items()}
+        call, contiguous = bound.kernel.call, {k: None if x is None else x.contiguous() for k, x in tensors.items()}
         for name, tensor in contiguous.items():
             setattr(call, name, None if tensor is None else tensor.data_ptr())
         of_rows = {name: rate.double().contiguous() for name, rate in rates.items()}
         for name, rate in of_rows.items():
             getattr(call, name).lr = rate.data_ptr()
-        self.library.run(call, self.cohorts[0].dtype == torch.float64)
+        bound.kernel.run()
 
     def _bound(self, recipe: Recipe, batch: int, inputs: int) -> Bound | None:
         """Return the call for batches of this size; None where C has no kernel for these networks."""
@@ -398,7 +398,7 @@ class NativeUpdates:
         )  # fmt: skip
         storage |= {"agent": agents, "group": groups}
         bound = self._filled(call, {})
-        return Bound(call, tuple(widths), {**storage, **bound.storage})
+        return Bound(bound.kernel, tuple(widths), {**storage, **bound.storage})
 
     def _placed(self, name: str, parts: Sequence[str]) -> Placed | None:
         """Describe one network of all members by its parts, in order; None where C has no kernel for them."""
@@ -509,9 +509,8 @@ class NativeUpdates:
             count = len(cohort.members)
             storage[name] = (Member * count)(*(member_of(cohort, [layout], row) for row in range(count)))
             setattr(call, name, cast(storage[name], POINTER(Member)))
-        storage["room"] = torch.empty(self.library.room(call), dtype=self.cohorts[0].dtype)
-        call.rows.room = pointer(storage["room"])
-        return Bound(call, tuple(layout.layers[-1].out_features for _, layout in networks.values()), storage)
+        kernel = Kernel(self.library, call, self.cohorts[0].dtype)
+        return Bound(kernel, tuple(layout.layers[-1].out_features for _, layout in networks.values()), storage)
 
 
 def _is_plain(batch: Any) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ctypes import POINTER, cast
 
-import torch
 from torch import Tensor
 
 from agilerl.engine.parts import Part
 from agilerl.engine.rows.cohort import Cohort, PartLayout
 from agilerl.engine.rows.native import has_kernel, member_of
 from agilerl.native.library import Forward, Library, Member, Rows, library, pointer
+from agilerl.native.threads import Kernel
 
 
 class NativeForward:
@@ -24,16 +24,15 @@ class NativeForward:
     """
 
     def __init__(self, kernels: Library, cohort: Cohort, layout: PartLayout, rows: range) -> None:
-        self._library, self._cohort, self._count = kernels, cohort, len(rows)
+        self._cohort, self._count = cohort, len(rows)
         self._inputs, self._outputs = layout.layers[0].in_features, layout.layers[-1].out_features
         self._members = (Member * len(rows))(*(member_of(cohort, [layout], row) for row in rows))
         value = cohort.value[rows.start :]
-        self._call = Forward(
+        call = Forward(
             rows=Rows(begin=0, end=len(rows), members=len(rows), stride=value.stride(0), value=pointer(value)),
             member=cast(self._members, POINTER(Member)),
         )
-        self._room = torch.empty(kernels.room(self._call), dtype=cohort.dtype)
-        self._call.rows.room = pointer(self._room)
+        self._kernel = Kernel(kernels, call, cohort.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return outputs [N, R, O] of inputs x [N, R, I].
@@ -46,9 +45,9 @@ class NativeForward:
             wanted = f"[{self._count}, R, {self._inputs}] {dtype}"
             raise ValueError(f"a network over rows got inputs {list(x.shape)} {x.dtype}; expected {wanted}.")
         inputs, outputs = x.contiguous(), x.new_empty(self._count, x.shape[1], self._outputs)
-        call = self._call
+        call = self._kernel.call
         call.batch, call.obs, call.outputs = x.shape[1], inputs.data_ptr(), outputs.data_ptr()
-        self._library.run(call, dtype == torch.float64)
+        self._kernel.run()
         return outputs
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from agilerl.native import library as native
-from agilerl.native.library import Call, Forward, Library, TemporalDifference
+from agilerl.native.library import Call, Forward, Library, TemporalDifference, Threads
+from agilerl.native.threads import Kernel
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no kernels were built for this machine")
 SHAPES = range(48)
@@ -85,6 +87,24 @@ def test_nothing_is_found_in_every_kind_of_call(fuzz: ModuleType) -> None:
     assert line["findings"] == []
     assert len(line["counts"]) == 8
     assert (line["shapes"], begun) == (150, list(range(150)))
+
+
+def test_members_on_threads_have_the_bits_of_one_thread(fuzz: ModuleType) -> None:
+    class OnThreads(Library):
+        """Runs the members of every call on threads."""
+
+        def run(self, call: Call, is_float64: bool) -> None:
+            """Run the call."""
+            members, dtype = call.rows.end - call.rows.begin, torch.float64 if is_float64 else torch.float32
+            used.add(min(8, members))
+            Kernel(plain, call, dtype).run_on(threads, min(8, members))
+
+    plain, threads, used = fuzz.installed()[0], Threads(8), set[int]()
+    libraries = [OnThreads(plain.path, plain.vector), plain]
+    line = fuzz.fuzz(fuzz.Fuzzer(libraries), 0, range(150), lambda number: None)
+    threads.close()
+    assert (line["findings"], len(line["counts"])) == ([], 8)
+    assert used >= {1, 2, 3}
 
 
 @pytest.mark.parametrize(
