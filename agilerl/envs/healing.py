@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -241,13 +241,21 @@ class HealingLanes:
     # -- lane interface --------------------------------------------------------------------------------------------
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.finish_reset(self.begin_reset(seeds))
+
+    def begin_reset(self, seeds: np.ndarray | None = None) -> tuple[dict[Any, Worker], dict[int, Fault]]:
+        """Have the workers reset their lanes."""
         numbers = check_seeds(seeds, self.num_lanes)
         self._info.clear()
         self.start()
         for worker in self.workers:
             if numbers is not None:
                 worker.seeds = tuple(numbers[worker.lanes])
-        infos, failed = self._begin(self.workers, is_seeded=numbers is not None)
+        return self._begin(self.workers, is_seeded=numbers is not None)
+
+    def finish_reset(self, begun: tuple[dict[Any, Worker], dict[int, Fault]]) -> tuple[Any, dict[str, Any]]:
+        """Wait for and return the result of a reset started by `begin_reset`."""
+        infos, failed = self._collect(*begun, self._patience_s())
         for fault in failed:
             infos[fault.worker] = self._heal(fault)
         self._update_info(infos)
@@ -327,6 +335,21 @@ class HealingLanes:
             if worker.connection is None:
                 self._start(worker)
 
+    def begin_start(self) -> dict[Any, Worker]:
+        """Have missing workers create their environments; returns connection -> worker, for `finish_start`."""
+        self.start()
+        return self._send({w.number: ("apply", attrgetter("num_lanes")) for w in self.workers})[0]
+
+    def finish_start(self, waiting: dict[Any, Worker]) -> None:
+        """Wait until the workers have their environments.
+
+        Raises:
+            EnvError: a worker has not.
+        """
+        answers, failed = self._collect(waiting, {}, self._patience_s())
+        if failed or len(answers) < len(self.workers):
+            raise EnvError(f"{self.name}: no environment in another process. fix: correct the environment.")
+
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Get attribute `name` of every environment, or call it if it is a method; lane by lane."""
         return tuple(chain.from_iterable(self.apply(methodcaller("call", name, *args, **kwargs), f"{name}()")))
@@ -349,7 +372,8 @@ class HealingLanes:
 
     def _apply(self, functions: Sequence[Callable[[Any], Any]], what: str) -> list[Any]:
         self.start()
-        answers, failed = self._ask({i: ("apply", f) for i, f in enumerate(functions)}, self._patience_s())
+        sent = self._send({i: ("apply", f) for i, f in enumerate(functions)})
+        answers, failed = self._collect(*sent, self._patience_s())
         if failed:
             raise EnvError(f"{self.name}: {what} failed: {failed[0]}. fix: correct the environment.")
         return [answers[number]["result"] for number in range(len(functions))]
@@ -385,7 +409,8 @@ class HealingLanes:
         context: Any = multiprocessing.get_context(start_method())
         mine, theirs = context.Pipe()
         factories: Any = CloudpickleWrapper(self.factories[worker.lanes])  # type: ignore[arg-type]
-        construction = self._construction._replace(first=worker.lanes.start, replacement=worker.restarts)
+        start, given = worker.lanes.start, self._construction
+        construction = given._replace(first=given.first + start * given.step, replacement=worker.restarts)
         job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes, self.build, construction)
         worker.process = context.Process(target=work, args=(theirs, job, os.getpid()), daemon=True)
         worker.connection, worker.has_answered = mine, False
@@ -394,16 +419,9 @@ class HealingLanes:
             worker.process.start()
         theirs.close()
 
-    def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
-        """Reset the workers' lanes, with their seeds or continuing each lane's generator; see `_ask`."""
-        commands = {w.number: ("reset", np.array(w.seeds) if is_seeded else None) for w in workers}
-        return self._ask(commands, self._patience_s())
-
-    def _ask(
-        self, commands: dict[int, tuple[Any, ...]], patience_s: float | None = None
-    ) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
-        """Send each worker its command and collect the answers: (info by worker, faults)."""
-        return self._collect(*self._send(commands), patience_s)
+    def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[Any, Worker], dict[int, Fault]]:
+        """Have workers reset their lanes, with their seeds or continuing each lane's generator; see `_send`."""
+        return self._send({w.number: ("reset", np.array(w.seeds) if is_seeded else None) for w in workers})
 
     def _send(self, commands: dict[int, tuple[Any, ...]]) -> tuple[dict[Any, Worker], dict[int, Fault]]:
         """Send each worker its command: (connection -> worker that will answer, faults by worker)."""
@@ -480,7 +498,7 @@ class HealingLanes:
             worker.restarts += 1
             worker.seeds = derived_seeds(worker.seeds, worker.restarts, worker.lanes.stop - worker.lanes.start)
             self._start(worker)
-            infos, failed = self._begin([worker], is_seeded=True)
+            infos, failed = self._collect(*self._begin([worker], is_seeded=True), self._patience_s())
             if not failed:
                 return infos[worker.number]
             fault = failed[0]
@@ -631,15 +649,15 @@ def work(connection: Connection, job: Job, parent: int) -> None:
 
 def _reset(lanes: Any, views: Any, rows: slice, seeds: np.ndarray | None) -> dict[str, Any]:
     obs, info = lanes.reset(seeds)
-    _copy(views[0], rows, obs)
+    copy_rows(views[0], rows, obs)
     return dict(info)
 
 
 def _step(lanes: Any, views: Any, rows: slice, actions: Any, active: np.ndarray | None) -> dict[str, Any]:
     batch = lanes.step(actions, active)
     obs, final_obs, reward, flags, *team_rows = views
-    _copy(obs, rows, batch.obs)
-    _copy(final_obs, rows, batch.final_obs)
+    copy_rows(obs, rows, batch.obs)
+    copy_rows(final_obs, rows, batch.final_obs)
     reward[rows], flags[:, rows] = batch.reward, (batch.terminated, batch.truncated)
     if team_rows:
         team, (reward, flags, defined) = batch.team, team_rows
@@ -654,7 +672,8 @@ def _apply(lanes: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
     return {"result": result}
 
 
-def _copy(into: Any, rows: slice, batch: Any) -> None:
+def copy_rows(into: Any, rows: slice, batch: Any) -> None:
+    """Copy a tree of arrays into rows of another."""
     for shared, values in zip(trees.leaves(into), trees.leaves(batch), strict=True):
         shared[rows] = values
 
