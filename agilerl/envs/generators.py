@@ -190,15 +190,15 @@ class Construction(NamedTuple):
     Attributes:
         seed: of the run; None disables seeding. is_training: whether lanes have different draws. In evaluations they
             are equal, since any process may play any episode.
-        first: number of the first lane that is constructed. step: to the number of the next one. replacement: number
-            of replacements so far.
+        first: number of the first lane that is constructed. replacement: number of replacements so far. step: between
+            the numbers of two lanes.
     """
 
     seed: int | None = None
     is_training: bool = True
     first: int = 0
-    step: int = 1
     replacement: int = 0
+    step: int = 1
 
     def seed_lane(self, lane: int) -> None:
         """Seed the global generators for a lane, counted from the first one."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, constructing
 from agilerl.envs.healing import HealingLanes, copy_rows, describe
@@ -61,13 +62,13 @@ class SplitLanes:
         self.lanes, self.name, self.backend, self.num_lanes = lanes, lanes.name, lanes.backend, lanes.num_lanes
         self.single_observation_space = lanes.single_observation_space
         self.single_action_space = lanes.single_action_space
-        self.team = getattr(lanes, "team", None)
+        self.team = foreign.team(lanes)
         self._make, self._factory, self._sharing, self._spec = make, factory, sharing, spec
-        self._processes, self._reset_ended = min(sharing.processes, self.num_lanes), reset_ended
+        self._most, self._reset_ended = min(sharing.processes, self.num_lanes), reset_ended
         self._construction = CONSTRUCTION.get()
         self._others: list[HealingLanes] = []  # that are being started, or step
         self._waiting: list[dict[Any, Any]] = []  # for their first answers
-        self._is_split = False
+        self.processes = 1  # that step lanes
         self._steps, self._seconds = 0, 0.0
         self._info = LaneInfo(self.num_lanes)
         self.last_obs: Any = None
@@ -76,7 +77,7 @@ class SplitLanes:
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
         if seeds is not None and self._waiting:
             self._split()
-        if not self._is_split:
+        if self.processes == 1:
             self.last_obs, info = self.lanes.reset(seeds)
             return trees.copy(self.last_obs), info
         parts = [None if seeds is None else np.asarray(seeds)[rows] for rows in self._rows]
@@ -90,11 +91,11 @@ class SplitLanes:
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`."""
-        if not self._is_split:
+        if self.processes == 1:
             begin = time.perf_counter()
             whole: StepBatch = self.lanes.step(actions, active)
             self.last_obs = whole.obs
-            if self._steps < TIMED_STEPS and self._processes > 1:
+            if self._steps < TIMED_STEPS and self._most > 1:
                 self._time(time.perf_counter() - begin, self.num_lanes if active is None else int(active.sum()))
             return whole
         masks = [None if active is None else np.asarray(active, bool)[rows] for rows in self._rows]
@@ -114,7 +115,7 @@ class SplitLanes:
 
     @property
     def _rows(self) -> list[slice]:
-        return [slice(first, None, self._processes) for first in range(self._processes)]
+        return [slice(first, None, self.processes) for first in range(self.processes)]
 
     # -- moving --------------------------------------------------------------------------------------------------------
 
@@ -128,12 +129,12 @@ class SplitLanes:
     def _decide(self) -> None:
         """Start processes if the steps are known to be slow."""
         seconds = self._sharing.seconds
-        if seconds is None or self._processes < 2 or self._others or seconds * self.num_lanes < MIN_SECONDS:
+        if seconds is None or self._most < 2 or self._others or seconds * self.num_lanes < MIN_SECONDS:
             return
         try:
-            for first in range(1, self._processes):
-                share = [self._factory] * len(range(first, self.num_lanes, self._processes))
-                with constructing(self._construction._replace(first=first, step=self._processes)):
+            for first in range(1, self._most):
+                share = [self._factory] * len(range(first, self.num_lanes, self._most))
+                with constructing(self._construction._replace(first=first, step=self._most)):
                     other = HealingLanes(
                         share, num_workers=1, max_restarts=0, reset_ended=self._reset_ended, spec=self._spec,
                         build=self._make, description=describe(self.lanes),
@@ -156,20 +157,19 @@ class SplitLanes:
             self._stay()
             return
         self._waiting = []
-        stay, leave = self.lanes.envs[:: self._processes], [*self.lanes.envs]
-        for env in stay:
-            leave.remove(env)
-        for env in leave:
-            env.close()
+        stay = self.lanes.envs[:: self._most]
+        for lane, env in enumerate(self.lanes.envs):
+            if lane % self._most:
+                env.close()
         with constructing(UNSEEDED):
             self.lanes = self._make([iter(stay).__next__] * len(stay), reset_ended=self._reset_ended)
-        self._is_split = True
+        self.processes = self._most
 
     def _stay(self) -> None:
         for other in self._others:
             with contextlib.suppress(Exception):
                 other.close()
-        self._others, self._waiting, self._processes = [], [], 1
+        self._others, self._waiting, self._most = [], [], 1
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
