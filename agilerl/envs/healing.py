@@ -7,13 +7,15 @@ import gc
 import math
 import multiprocessing
 import os
+import pickle
+import select
 import signal
 import sys
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import Connection, wait
@@ -145,7 +147,7 @@ class PendingStep:
         """Return True if all answers arrive within this many seconds."""
         limit, missing = time.monotonic() + timeout_s, set(self.waiting)
         while missing:
-            ready = wait(list(missing), timeout=max(0.0, limit - time.monotonic()))
+            ready = ready_within(missing, max(0.0, limit - time.monotonic()))
             if not ready:
                 return False
             missing -= set(ready)
@@ -300,8 +302,12 @@ class HealingLanes:
         Args:
             before: [L, ...] observations before the step. infos: worker number -> info of the workers that answered.
         """
-        reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
-        final, healed = trees.choose(mask, self._final, before), np.zeros(self.num_lanes, dtype=bool)
+        if mask.all():
+            reward, (terminated, truncated), final = self._reward.copy(), self._flags.copy(), trees.copy(self._final)
+        else:
+            reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
+            final = trees.choose(mask, self._final, before)
+        healed = np.zeros(self.num_lanes, dtype=bool)
         final_masks = self._final_masks(infos)
         for fault in failed:
             rows = self.workers[fault.worker].lanes
@@ -432,7 +438,10 @@ class HealingLanes:
             try:
                 if worker.connection is None:
                     raise EOFError
-                worker.connection.send(command)
+                if command[0] == "step":  # arrays only: `send` would prepare a pickler for more
+                    worker.connection.send_bytes(pickle.dumps(command, pickle.HIGHEST_PROTOCOL))
+                else:
+                    worker.connection.send(command)
                 waiting[worker.connection] = worker
             except (OSError, EOFError):
                 faults[number] = self._died(worker)
@@ -459,7 +468,7 @@ class HealingLanes:
     ) -> None:
         """Read a worker's answer into `infos`, or its failure into `faults`."""
         try:
-            if not connection.poll():
+            if not ready_within([connection], 0.0):
                 raise EOFError
             kind, *rest = connection.recv()
         except (EOFError, OSError):
@@ -511,9 +520,19 @@ def derived_seeds(seeds: tuple[int, ...] | None, restarts: int, count: int) -> t
     return tuple(int(sequence.generate_state(1, np.uint32)[0] >> 1) for sequence in sequences)
 
 
+def ready_within(connections: Iterable[Any], seconds: float) -> list[Any]:
+    """Return the connections that can be read within this many seconds; the first ones if several."""
+    if sys.platform == "win32":
+        return list(wait(list(connections), timeout=seconds))
+    poller, by_number = select.poll(), {connection.fileno(): connection for connection in connections}
+    for number in by_number:  # `multiprocessing.connection.wait` takes ten times as long for the same
+        poller.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in poller.poll(seconds * 1000)]
+
+
 def wait_for(waiting: dict[Any, Worker], seconds: float) -> list[Any]:
     """Return the connections of workers that have answered or died, after some of these seconds."""
-    ready: list[Any] = wait(list(waiting), timeout=max(0.0, min(LOOK_S, seconds)))
+    ready = ready_within(waiting, max(0.0, min(LOOK_S, seconds)))
     return ready or [connection for connection, worker in waiting.items() if not worker.process.is_alive()]
 
 
@@ -637,7 +656,7 @@ def work(connection: Connection, job: Job, parent: int) -> None:
                     answer = ("ok", done(lanes, views, job.rows, *arguments))
             except (Exception, SystemExit) as error:
                 answer = ("fault", f"{error}", traceback.format_exc())
-            connection.send(answer)
+            connection.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
     except (EOFError, OSError, KeyboardInterrupt):
         pass  # the other side has closed
     finally:

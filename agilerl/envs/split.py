@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, constructing
-from agilerl.envs.healing import HealingLanes, copy_rows, describe
+from agilerl.envs.healing import HealingLanes, copy_rows, describe, ready_within
 from agilerl.envs.lanes import UNMARKED, EnvFactory, LaneInfo
 from agilerl.envs.masks import FINAL_MASK, MASK
 from agilerl.envs.protocol import StepBatch, TeamStep
@@ -148,7 +147,7 @@ class SplitLanes:
         """Move lanes to the processes that were started, if they are ready."""
         limit = time.monotonic() + START_SECONDS
         for waiting in self._waiting:
-            if not wait(list(waiting), timeout=max(0.0, limit - time.monotonic())):
+            if not ready_within(waiting, max(0.0, limit - time.monotonic())):
                 return
         try:
             for other, waiting in zip(self._others, self._waiting, strict=True):
