@@ -58,7 +58,8 @@ class SplitLanes:
         reset_ended: bool,
         spec: EnvSpec | None = None,
     ) -> None:
-        self.lanes, self.name, self.backend, self.num_lanes = lanes, lanes.name, lanes.backend, lanes.num_lanes
+        self.lanes = self._whole = lanes
+        self.name, self.backend, self.num_lanes = lanes.name, lanes.backend, lanes.num_lanes
         self.single_observation_space = lanes.single_observation_space
         self.single_action_space = lanes.single_action_space
         self.team = foreign.team(lanes)
@@ -108,7 +109,7 @@ class SplitLanes:
 
     def close(self) -> None:
         """Close the environments of all processes."""
-        self.lanes.close()
+        self._whole.close()
         for other in self._others:
             other.close()
 
@@ -156,10 +157,7 @@ class SplitLanes:
             self._stay()
             return
         self._waiting = []
-        stay = self.lanes.envs[:: self._most]
-        for lane, env in enumerate(self.lanes.envs):
-            if lane % self._most:
-                env.close()
+        stay = self.lanes.envs[:: self._most]  # the others stay open: closing one may end what they share
         with constructing(UNSEEDED):
             self.lanes = self._make([iter(stay).__next__] * len(stay), reset_ended=self._reset_ended)
         self.processes = self._most
