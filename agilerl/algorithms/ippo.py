@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -27,6 +28,7 @@ class IPPO(TeamPPO):
         gamma, gae_lambda, action_std_init, clip_coef, ent_coef, vf_coef, max_grad_norm, target_kl, update_epochs,
             lr_schedule, clip_schedule, ent_schedule, clip_value_loss, action_std_min: see `PPO`; `target_kl` and
             "adaptive" rates follow the maximum over groups.
+        normalize_observations: see `PPO`; each group of agents has its own statistics, of its present agents.
         action_ent_steps, noise_persistence: see `PPO`; only for agents with Box actions.
         actor_networks, critic_networks: networks by group to use instead of building them.
         action_batch_size: maximum lanes per pass of `get_action`; None: all.
@@ -47,6 +49,9 @@ class IPPO(TeamPPO):
     def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
         """Return the value inputs of a group's K agents as rows [..., K·B, ...]: their own observations."""
         return (own_rows(obs, self.grouped_agents[group], axis),)
+
+    def value_parts(self, group: str, normalised: Sequence[str]) -> Sequence[str]:
+        return (group,) if group in normalised else ()
 
     def observations_for(self, network: str, observations: Any) -> Any:
         """Return the part of a team's observations [B, ...] that a network reads: rows of its present agents."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self, Unpack
 
@@ -16,7 +16,7 @@ from agilerl.algorithms.base import rollouts
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
-from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
+from agilerl.algorithms.base.observation_statistics import ALONE, ObservationStatistics, Readers, begin_normalising
 from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_actions import (
@@ -35,14 +35,14 @@ from agilerl.algorithms.base.rollouts import hidden_of, output_of
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
-from agilerl.components.running import RunningMeanStd
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.core.transfer import to_device
-from agilerl.engine.learner import learner_of
+from agilerl.core.tree import Tree
+from agilerl.engine.learner import Learner
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import PolicyGradientRecipe
-from agilerl.engine.rollouts import learn_rollout, make_rollout, sequence_kind
+from agilerl.engine.rollouts import Rollout, make_rollout, sequence_kind
 from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
@@ -157,7 +157,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         max_seq_len: Annotated[Count | None, hp()] = None,
         *,
         seed: int | None = None,
-        normalize_observations: Annotated[bool, hp()] = False,
         **options: Unpack[OnPolicyOptions],
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
@@ -181,10 +180,9 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 "own arguments. fix: leave it out."
             )
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
-        self.normalize_observations = bool(normalize_observations)
         self._begin()
         self._build(actor_network, critic_network, units)
-        self._begin_normalising()
+        begin_normalising(self._readers(), self.normalize_observations)
         self._register()
 
     # --- construction ----------------------------------------------------------------------------------------------
@@ -207,10 +205,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         self.share_encoders = isinstance(self.actor, SharedActorCritic)
         if not self.share_encoders:
             self.critic = make_value(self, critic_network)
-
-    def _begin_normalising(self) -> None:
-        self.observation_statistics = ObservationStatistics()
-        begin_normalising(self._reading(), self.normalize_observations)
 
     def _register(self) -> None:
         """Create one optimiser for all networks, and register the networks for mutation."""
@@ -236,22 +230,12 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
             return ValueView(self.__dict__["actor"])  # not a separate network: nothing to register, clone or save
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    def _reading(self) -> list[EvolvableNetwork]:
-        """Return the networks that read observations."""
-        return [n for n in map(self.__dict__.get, self.networks) if isinstance(n, EvolvableNetwork)]
+    def _readers(self) -> Readers:
+        networks = map(self.__dict__.get, self.networks)
+        return [(network, (ALONE,)) for network in networks if isinstance(network, EvolvableNetwork)]
 
-    def running_statistics(self) -> RunningMeanStd:
-        """Return statistics of the observations learned from so far."""
-        return self.observation_statistics.running()
-
-    def take_statistics(self, statistics: RunningMeanStd) -> None:
-        """Normalise observations by `statistics` from now on."""
-        self.observation_statistics = ObservationStatistics.of(statistics)
-        self.observation_statistics.normalise(self._reading())
-
-    def encoder_inputs(self, obs: Any) -> np.ndarray:
-        """Return observations [..., ...] as rows [B, I] of encoder inputs, which the statistics describe."""
-        return ObservationStatistics.rows(self.policy_network(), obs)
+    def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
+        return {ALONE: ObservationStatistics.rows(self.policy_network(), obs)}
 
     def _sampling_actors(self) -> list[StochasticActor]:
         actor = self.__dict__["actor"]
@@ -363,26 +347,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         """Return the published tuple by name, with `change` applied to all observations."""
         return rollouts.with_observations(experiences, change)
 
-    def learn_buffer(self, buffer: RolloutStore) -> float:
-        """Learn as in `learn` from a rollout buffer with only this agent's lanes; the buffer is unchanged."""
-        is_first = not self.observation_statistics
-        if is_first:  # the first rollout provides the statistics for learning from it
-            self._normalise_by(buffer)
-        learner = learner_of(self)
-        rollout = make_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
-        (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
-        learner.settle()
-        rollouts.remember(self, buffer, slice(None))
-        if not is_first:
-            self._normalise_by(buffer)
-        return report.mean_loss
-
-    def _normalise_by(self, buffer: RolloutStore) -> None:
-        """Update the statistics with a rollout's observations, if `normalize_observations`."""
-        if self.normalize_observations:
-            statistics = self.running_statistics()
-            statistics.update(self.encoder_inputs(buffer.stored("obs")))
-            self.take_statistics(statistics)
+    def rollout(self, learner: Learner, group: int, members: Sequence[Self], buffer: RolloutStore) -> Rollout:
+        return make_rollout(learner, group, members, buffer, next(iter(self.policy_module().parameters())))
 
     @property
     def rollout_buffer(self) -> RolloutBuffer:
@@ -638,7 +604,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)
-        self.observation_statistics = ObservationStatistics(self.observation_statistics)
         self._least = 0.0, LOG_STD_MIN
         if "action_scaling" not in state["attributes"]:  # saved before there was such an attribute
             self.__dict__.pop("action_scaling", None)

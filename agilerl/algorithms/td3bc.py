@@ -12,6 +12,7 @@ import torch
 from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, DeterministicActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.components.running import RunningMeanStd
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
@@ -147,9 +148,7 @@ class TD3BC(DeterministicActorCritic):
         statistics = RunningMeanStd()
         for start in range(0, len(memory), AT_ONCE):
             rows = memory.sample_from_indices(np.arange(start, min(start + AT_ONCE, len(memory))))
-            with torch.no_grad():
-                seen = self.policy_network().encoder_input(rows["obs"])
-            statistics.update(seen.flatten(0, -2).double().cpu().numpy())
+            statistics.update(ObservationStatistics.rows(self.policy_network(), rows["obs"]))
         for name in self.registry.all_registered():
             self._reading(name).set_observation_statistics(statistics.mean, statistics.var, EPSILON)
 

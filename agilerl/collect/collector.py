@@ -172,7 +172,7 @@ class Shared:
     Attributes:
         epsilon: exploration rate of the next vector step; None for an algorithm without one.
         rewards: statistics of `RewardScale` for members that have none yet; None without reward scaling.
-        statistics: `RunningMeanStd.state()` of observations; None if not used.
+        statistics: `ObservationStatistics`; None if not used.
         running: episodes that continue across the end of a generation; None starts new ones.
         memories: replay buffers by name. The only mutable part: a generation writes to them.
     """

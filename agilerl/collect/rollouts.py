@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.rollouts import remember
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics
 from agilerl.collect.asynchronous_acting import Row, StepDraws
 from agilerl.collect.collector import (
     GenerationPlan,
@@ -29,13 +29,12 @@ from agilerl.collect.divergence import Watch
 from agilerl.collect.lanes import LaneCollector
 from agilerl.collect.rewards import NEW, RewardScale
 from agilerl.components.rollout_store import RolloutStore
-from agilerl.components.running import RunningMeanStd
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.options import LoopOptions
 from agilerl.core.rng import Purpose
 from agilerl.engine.learner import HiddenStates, Learner
-from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
+from agilerl.engine.rollouts import Rollout, learn_rollout
 from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.protocol import begin_step, finish_step
 from agilerl.envs.step import Lanes, StepBatch
@@ -127,8 +126,8 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
         """Statistics of the member with the most samples; None if not used."""
         if not adapted(agents[0]).normalize_observations:
             return None
-        running: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
-        return max(running, key=lambda statistics: statistics.count).state()
+        statistics: list[ObservationStatistics] = [agent.observation_statistics for agent in agents]
+        return max(statistics, key=lambda one: one.count)
 
 
 def _longest_rollout(population: Sequence[Any]) -> int:
@@ -203,11 +202,8 @@ class OnPolicyGeneration:
         self._hidden_states = HiddenStates(learner)
         self._kept: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
         self._recall()
-        self._statistics: RunningMeanStd | None = None
-        if shard.shared.statistics is not None:
-            self._statistics = RunningMeanStd()
-            self._statistics.load_state(dict(shard.shared.statistics))
-        self._like = next(iter(self.agents[0].policy_module().parameters()))
+        before = shard.shared.statistics
+        self._statistics = None if before is None else ObservationStatistics(before).running()
         self._total: int = max(group.vector_steps for group in self.groups)
         self._index = self._begin = self._end = 0  # current vector step, and the range covered by the draws
         self._draws: tuple[np.ndarray, ...] = ()
@@ -226,7 +222,7 @@ class OnPolicyGeneration:
                 # The first rollout initialises the statistics used to learn from it, but keeps the
                 # log probabilities of its actions as sampled.
                 is_kept = self._statistics is not None
-                first = [group for group in due if is_kept and not group.lead.running_statistics().count]
+                first = [group for group in due if is_kept and not group.lead.observation_statistics.count]
                 self._normalise(first)
                 for group in due:
                     self._learn(group)
@@ -244,7 +240,7 @@ class OnPolicyGeneration:
         running = self._running.going_on(self.obs, info, self._kept) if self.options.carry_envs else None
         if self.rewards is not None:
             self.rewards.keep()
-        statistics = None if self._statistics is None else self._statistics.state()
+        statistics = None if self._statistics is None else ObservationStatistics.of(self._statistics)
         shared = Shared(None, self.shard.shared.rewards, statistics, running, self.shard.shared.memories)
         return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)
 
@@ -324,7 +320,8 @@ class OnPolicyGeneration:
 
     def _rollout(self, group: Group) -> Rollout:
         """Convert a group's full buffer to a rollout."""
-        return make_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
+        rollout: Rollout = group.lead.rollout(self.learner, group.number, group.agents, group.buffer)
+        return rollout
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return (reward, terminated, truncated, valid) to store for multi-agent lanes; teams only."""
@@ -398,7 +395,7 @@ class OnPolicyGeneration:
         for row, (member, report) in enumerate(zip(group.members, reports, strict=True)):
             self.tallies[member].updates += report.updates
             self.tallies[member].loss_sum += report.loss
-            remember(self.agents[member], buffer, slice(row * self.num_envs, (row + 1) * self.num_envs))
+            self.agents[member].remember_rollout(buffer, slice(row * self.num_envs, (row + 1) * self.num_envs))
         self.watch.losses(group.members, torch.tensor([report.loss for report in reports]))
         self.watch.weights()
 
@@ -410,19 +407,13 @@ class OnPolicyGeneration:
         """
         if self._statistics is None or not due:
             return
-        scaled = []
+        rows = []
         for group in due:
-            sound = self.watch.is_finite[group.members]
-            if sound.any():  # skip diverged members
-                stored = group.buffer.stored("obs")  # [T, L, ...]
-                obs = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))
-                scaled.append(group.lead.encoder_inputs(obs))
-        if self.shard.ranks.size > 1:  # even if this rank has nothing to add
-            like = due[0].lead.encoder_inputs(due[0].buffer.stored("obs"))
-            rows = np.concatenate(scaled) if scaled else like[:0]
-            self._statistics.update_over(self.shard.ranks, rows, like.shape[1:])
-        elif scaled:
-            self._statistics.update(np.concatenate(scaled))
+            sound, obs = self.watch.is_finite[group.members], group.buffer.stored("obs")  # [T, L, ...]
+            if not sound.all():  # skip diverged members
+                obs = trees.take(obs, (slice(None), np.repeat(sound, self.num_envs)))
+            rows.append(group.lead.encoder_inputs(obs))
+        self._statistics.add(rows, self.shard.ranks)
         for group in due:
             for agent in group.agents:
                 agent.take_statistics(self._statistics)

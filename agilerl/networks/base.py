@@ -10,10 +10,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.core import foreign
+from agilerl.core import foreign, tree
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import also_takes
-from agilerl.core.spaces import flat_size, space_to_json
+from agilerl.core.spaces import space_to_json
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, described, is_untouched, mutation
 from agilerl.modules.configs import checked_config
@@ -185,7 +185,11 @@ class EvolvableNetwork(EvolvableModule):
         mean = self._buffers.get("obs_mean")
         if mean is None:
             return x
-        scaled = ((x - mean) * self.get_buffer("obs_scale")).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
+        scale = self.get_buffer("obs_scale")
+        if not self.reads_vectors:
+            parts = iter(zip(*(torch.split(values, self.vector_widths) for values in (mean, scale)), strict=True))
+            return tree.map_leaves(lambda part: _normalised(part, *next(parts)), x)  # type: ignore[no-any-return]
+        scaled = ((x - mean) * scale).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
         if self.blocks == 1:
             return scaled
         is_filled = x.reshape(*x.shape[:-1], self.blocks, -1).any(-1)
@@ -201,9 +205,14 @@ class EvolvableNetwork(EvolvableModule):
         return self._prepare.form is InputForm.FLAT
 
     @property
+    def vector_widths(self) -> list[int]:
+        """Columns of each part of the encoder input; 0 for images."""
+        return self._prepare.widths
+
+    @property
     def normalize_observations(self) -> bool:
         """Whether vector inputs are normalised by statistics that are saved with the weights.
-        They are 0 and 1 until `set_observation_statistics` is called."""
+        They are 0 and 1 until `set_observation_statistics` is called. Parts of a Dict that are zeros stay zeros."""
         return "obs_mean" in self._buffers
 
     @normalize_observations.setter
@@ -212,13 +221,14 @@ class EvolvableNetwork(EvolvableModule):
             for name in ("obs_mean", "obs_scale"):
                 self._buffers.pop(name, None)
             return
-        if not self.reads_vectors:
+        width = sum(self.vector_widths)
+        if not width:
             raise ConfigError(
                 f"normalize_observations is for observations that are read as vectors; got {self.observation_space}. "
                 "fix: leave it out; images are divided by 255 anyway."
             )
         if not self.normalize_observations:
-            like, width = next(self.parameters()).detach(), flat_size(self.observation_space)
+            like = next(self.parameters()).detach()
             self.register_buffer("obs_mean", like.new_zeros(width))
             self.register_buffer("obs_scale", like.new_ones(width))
 
@@ -619,3 +629,8 @@ class EvolvableNetwork(EvolvableModule):
         """Return a short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
         head = [self.head_net.hidden_size] if "head_net" in self._modules else []
         return " ".join(str(part) for part in (self.encoder.short(), self.latent_dim, *head))
+
+
+def _normalised(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Normalise a part [..., I]; rows of zeros stay so, and images are unchanged."""
+    return ((x - mean) * scale).clamp_(-LARGEST_INPUT, LARGEST_INPUT) * x.any(-1, keepdim=True) if len(mean) else x

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -76,6 +77,13 @@ class Preprocessor:
     is_channels_last: bool
     parts: Mapping[str, Preprocessor]
     plain_width: int
+
+    @cached_property
+    def widths(self) -> list[int]:
+        """Columns of each tensor of the input, in order; 0 for images."""
+        if self.form is InputForm.NESTED:
+            return [width for part in self.parts.values() for width in part.widths]
+        return [flat_size(self.space) if self.form is InputForm.FLAT else 0]
 
     @classmethod
     def build(cls, space: spaces.Space[Any], form: InputForm, scale: bool = False) -> Self:

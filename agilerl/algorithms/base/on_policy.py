@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import Declared, hp
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics, Readers, RunningStatistics
 from agilerl.algorithms.base.policy_gradient import PolicyUnit
 from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, AdaptiveRate, Schedule, scheduled
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.ranges import Count, Fraction
 from agilerl.core.rng import Purpose, seeds
-from agilerl.engine.learner import learner_of
+from agilerl.core.tree import Tree, map_leaves
+from agilerl.engine.learner import Learner, learner_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateEngine, UpdateResult
+from agilerl.engine.rollouts import Rollout, learn_rollout
 from agilerl.networks.distributions import ActionDistribution
 
 if TYPE_CHECKING:
@@ -54,6 +58,7 @@ def unpacked(constructor: Constructor) -> Constructor:
 class OnPolicyOptions(TypedDict, total=False):
     """Keyword arguments of PPO and of teams that learn by it; see `PPO`."""
 
+    normalize_observations: Annotated[bool, hp(published=False)]
     lr_schedule: Annotated[Literal["constant", "linear", "adaptive"], hp(published="constant")]
     clip_schedule: Annotated[Schedule, hp(published="constant")]
     ent_schedule: Annotated[Schedule, hp(published="constant")]
@@ -104,6 +109,8 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     update_epochs: int
     learn_step: int
     num_envs: int
+    normalize_observations: bool
+    observation_statistics: ObservationStatistics
     learned_steps: int
     progress: float
     _minibatches: np.random.Generator
@@ -124,6 +131,7 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     def _begin(self) -> None:
         """Reset progress, hidden states, noise and adapted rate, and seed the agent's stream of minibatches."""
         self._playing = None
+        self.observation_statistics = ObservationStatistics()
         self.progress, self.learned_steps = 0.0, 0
         self._noise: np.ndarray | None = None  # of the last call of `get_action`
         self._found_rate: float | None = None  # `AdaptiveRate.found`
@@ -263,7 +271,56 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         """Run one step of all networks: (outputs [..., E, *], values [..., E] or [..., E, M], next hidden states)."""
         raise NotImplementedError
 
+    # --- statistics of observations -----------------------------------------------------------------------------------
+
+    def _readers(self) -> Readers:
+        """Return the networks that normalise observations."""
+        raise NotImplementedError
+
+    def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
+        """Return observations [..., ...] as rows [B, I] of encoder inputs by group, which the statistics describe."""
+        raise NotImplementedError
+
+    def take_statistics(self, statistics: RunningStatistics) -> None:
+        """Normalise observations by `statistics` from now on."""
+        self.observation_statistics = ObservationStatistics.of(statistics)
+        self.observation_statistics.normalise(self._readers())
+
+    def _normalise_by(self, buffer: RolloutStore) -> None:
+        """Update the statistics with a rollout's observations, if `normalize_observations`."""
+        if self.normalize_observations:
+            statistics = self.observation_statistics.running()
+            statistics.add([self.encoder_inputs(buffer.stored("obs"))])
+            self.take_statistics(statistics)
+
     # --- learning -----------------------------------------------------------------------------------------------------
+
+    def rollout(self, learner: Learner, group: int, members: Sequence[Self], buffer: RolloutStore) -> Rollout:
+        """Convert a full buffer of `members` to a rollout; see `engine.rollouts.make_rollout`."""
+        raise NotImplementedError
+
+    def learn_buffer(self, buffer: RolloutStore) -> float:
+        """Learn as in `learn` from a rollout buffer with only this agent's lanes; the buffer is unchanged."""
+        is_first = not self.observation_statistics.count
+        if is_first:  # the first rollout provides the statistics for learning from it
+            self._normalise_by(buffer)
+        learner = learner_of(cast(Trainable, self))
+        rollout = self.rollout(learner, 0, [self], buffer)
+        (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
+        learner.settle()
+        self.remember_rollout(buffer, slice(None))
+        if not is_first:
+            self._normalise_by(buffer)
+        return report.mean_loss
+
+    def remember_rollout(self, buffer: RolloutStore, lanes: slice, most: int = 256) -> None:
+        """Remember up to `most` observations of the agent's lanes, spread over the rollout."""
+
+        def chosen(x: np.ndarray) -> Tensor:
+            rows = torch.from_numpy(x[:, lanes]).flatten(0, 1)
+            return rows[:: max(1, len(rows) // most)][:most].clone()
+
+        self.remember_observations(map_leaves(chosen, buffer.stored("obs")))
 
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
         """Create an empty store for rollouts of this agent, or of several such agents in lockstep."""
@@ -291,5 +348,6 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Restore the agent from `state`."""
         super().load_state(state, source)
+        self.observation_statistics = ObservationStatistics(self.observation_statistics)
         if "minibatches" in state:
             self._minibatches.bit_generator.state = state["minibatches"]

@@ -338,16 +338,6 @@ class Recorder:
         return action, log_prob, value
 
 
-def remember(agent: Any, buffer: RolloutStore, lanes: slice, most: int = 256) -> None:
-    """Remember up to `most` observations of an agent's lanes, spread over the rollout."""
-
-    def chosen(x: Any) -> Tensor:
-        rows = torch.from_numpy(x[:, lanes]).flatten(0, 1)
-        return rows[:: max(1, len(rows) // most)][:most].clone()
-
-    agent.remember_observations(map_leaves(chosen, buffer.stored("obs")))
-
-
 # --- hidden states ----------------------------------------------------------------------------------------------------
 
 

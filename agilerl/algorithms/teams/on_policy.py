@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, Self, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -13,12 +13,13 @@ from torch import Tensor, optim
 
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics, Readers, begin_normalising
 from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, TeamOptions, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.policy_value import check_noise
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.base.rollouts import hidden_of, output_of, remember
+from agilerl.algorithms.base.rollouts import hidden_of, output_of
 from agilerl.algorithms.base.schedules import scheduled
 from agilerl.algorithms.teams import actor_critics
 from agilerl.algorithms.teams import evaluation as team_playing
@@ -34,9 +35,10 @@ from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.core.rng import Purpose, seeds
-from agilerl.engine.learner import learner_of
+from agilerl.core.tree import Tree
+from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
-from agilerl.engine.rollouts import learn_rollout, sequence_kind
+from agilerl.engine.rollouts import Rollout, sequence_kind
 from agilerl.engine.team_rollouts import equally_weighted, make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
 from agilerl.envs.protocol import PRESENT
@@ -121,6 +123,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         check_noise(self, self.possible_action_spaces.values(), self.noise_persistence)
         self._begin()
         self._build(actor_networks, critic_networks, units)
+        begin_normalising(self._readers(), self.normalize_observations)
         self.recurrent = any(map(self._hidden_parts, self.grouped_agents))
 
     def _build(self, actors: Any, critics: Any, units: dict[str, Any]) -> None:
@@ -164,6 +167,14 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """Return the value inputs of a group's K agents for prepared observations, as rows [..., K·B, ...]."""
         raise NotImplementedError(f"{type(self).__name__} must implement value_inputs(obs, group, axis)")
 
+    def value_parts(self, group: str, normalised: Sequence[str]) -> Sequence[str]:
+        """Return the names of the statistics by which a group's value normalises its input, part by part.
+
+        Args:
+            normalised: groups whose policies normalise observations.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement value_parts(group, normalised)")
+
     def value_scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (mean, deviation) [M]; values are critic outputs · deviation + mean."""
         return np.zeros(self.n_agents), np.ones(self.n_agents)
@@ -194,6 +205,21 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     def row_input(self) -> Callable[[Any], Any]:
         """Function that prepares observations for networks over rows."""
         return actor_critics.row_input(self.agent_policies(), self.device)
+
+    def _readers(self) -> Readers:
+        groups = [group for group in self.grouped_agents if any(self.actors[group].vector_widths)]
+        policies = [(self.actors[group], (group,)) for group in groups or self.grouped_agents]
+        values = [(self.critics[group], self.value_parts(group, groups)) for group in self.grouped_agents]
+        return [*policies, *((network, names) for network, names in values if names)]
+
+    def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
+        rows = tree.map_leaves(lambda x: torch.as_tensor(x).flatten(0, 1), obs)
+        readers = {names[0]: network for network, names in reversed(self._readers())}
+        names = {name: f"actors.{name}" if name in self.grouped_agents else "critics" for name in readers}
+        return {
+            name: ObservationStatistics.rows(network, self.observations_for(names[name], rows))
+            for name, network in readers.items()
+        }
 
     def _sampling_actors(self) -> list[Any]:
         return list(self.actors.values())
@@ -582,14 +608,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     published_learn = learn
 
-    def learn_buffer(self, buffer: RolloutStore) -> float:
-        """Learn as in `learn` from a rollout buffer with only this team's lanes; the buffer is unchanged."""
-        learner = learner_of(self)
-        rollout = make_team_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
-        (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
-        learner.settle()
-        remember(self, buffer, slice(None))
-        return report.mean_loss
+    def rollout(self, learner: Learner, group: int, members: Sequence[Self], buffer: RolloutStore) -> Rollout:
+        return make_team_rollout(learner, group, members, buffer, next(iter(self.policy_module().parameters())))
 
     # --- copies and files ---------------------------------------------------------------------------------------------
 

@@ -8,12 +8,10 @@ import numpy as np
 
 from agilerl.collect.collector import Shard, Steps
 from agilerl.collect.custom.team_rollouts import CustomTeamRollouts
-from agilerl.collect.rollouts import Group, OnPolicyCollector, OnPolicyGeneration
+from agilerl.collect.rollouts import OnPolicyCollector, OnPolicyGeneration
 from agilerl.collect.teams.idle_agents import ends_of_agents, without_terminated
 from agilerl.collect.teams.transitions import OfTeams, team_in
 from agilerl.core.options import LoopOptions
-from agilerl.engine.rollouts import Rollout
-from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.step import Lanes, StepBatch
 
 
@@ -41,9 +39,6 @@ class TeamRolloutCollector(OfTeams, OnPolicyCollector):
 
 class TeamGeneration(OnPolicyGeneration):
     """Rollouts and updates of one generation of some teams in their lanes."""
-
-    def _rollout(self, group: Group) -> Rollout:
-        return make_team_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         self._reward = self._of_agents(batch)

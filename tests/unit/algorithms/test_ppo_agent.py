@@ -13,6 +13,7 @@ import torch
 
 import agilerl.errors
 from agilerl.algorithms import PPO
+from agilerl.algorithms.base.observation_statistics import ALONE
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError
@@ -371,8 +372,8 @@ def test_a_run_by_name_is_loaded_as_it_was_saved(changes: dict[str, Any], tmp_pa
 
 def test_members_of_different_observation_statistics_do_not_share_a_pass() -> None:
     pop = [agent(normalize_observations=True, index=i) for i in range(3)]
-    statistics = pop[0].running_statistics()
-    statistics.update(seen(50))
+    statistics = pop[0].observation_statistics.running()
+    statistics.add([{ALONE: seen(50)}])
     pop[1].take_statistics(statistics)
     learner = Learner(pop, choose(pop, "fused"))
     assert [group.members for group in learner.groups] == [[0, 2], [1]]
