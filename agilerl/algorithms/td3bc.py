@@ -8,17 +8,23 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
-from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, DeterministicActorCritic
-from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
+from agilerl.algorithms.base.actor_critic import (
+    CRITICS,
+    ActorCritic,
+    CriticRows,
+    DeterministicActorCritic,
+    register_actor_critic,
+)
+from agilerl.algorithms.base.building import build, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.components.running import RunningMeanStd
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
-from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.errors import AlgorithmError
-from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
 from agilerl.losses.offline import cloning_policy_loss
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.paths import resolve
@@ -30,7 +36,7 @@ AT_ONCE = 65_536  # rows of a data set per chunk
 EPSILON = 1e-6  # added to the variance: the paper's, which is added to the deviation, squared
 
 
-class TD3BC(DeterministicActorCritic):
+class TD3BC(DeterministicActorCritic, ActorCritic):
     """TD3 with a policy regularised towards the data's actions.
 
     Args:
@@ -45,6 +51,7 @@ class TD3BC(DeterministicActorCritic):
     """
 
     experience = DATASET
+    action_spaces = ("Box",)
 
     def __init__(
         self,
@@ -93,43 +100,17 @@ class TD3BC(DeterministicActorCritic):
             network.normalize_observations = True
             for buffer in ("obs_mean", "obs_scale") if saved else ():  # all networks preprocess like a given policy
                 network.get_buffer(buffer).copy_(self.actor.get_buffer(buffer))
-        share_encoder(self, *CRITICS)
-        register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
-        register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
-        register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
+        register_actor_critic(self, *CRITICS)
 
     def update_hyperparameters(self) -> dict[str, float]:
         return self._numbers("lr_actor", "lr_critic", "gamma", "tau", "alpha", "policy_noise", "noise_clip")
 
-    def update_options(self) -> tuple[Any, ...]:
-        return (self.policy_freq,)
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Draw standard normal numbers for target policy smoothing, [*shape, A]."""
-        return {"smoothing": rng.standard_normal((*shape, self.action_size))}
-
-    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Algorithm 1 of TD3 (arXiv:1802.09477) with the policy loss of eq. 5 of the paper."""
-        hp, weight = engine.hp, batch.weight
-        taken = batch.action.to(batch.reward.dtype)
-        with torch.no_grad():
-            raw, noise, sigma = engine.target("actor")(batch.next_obs), batch.noise["smoothing"], hp["policy_noise"]
-            next_action = smoothed_action(raw, noise, sigma, hp["noise_clip"], *self.raw_bounds)
-            first, second = engine.targets(CRITICS)(batch.next_obs, next_action).squeeze(-1)
-            target = twin_target(batch.reward, batch.discounts(hp["gamma"]), first, second)
-        values = engine.networks(CRITICS)(batch.obs, taken).squeeze(-1)
-        losses, errors = weighted_squared_error(values, target, weight)
-        engine.minimise(CRITIC_OPTIMIZERS, losses)
-        actor_loss = None
-        if batch.number % self.policy_freq == 0:
-            action = engine.network("actor")(batch.obs)
-            policy_values = engine.through("critic_1")(batch.obs, action).squeeze(-1)
-            actor_loss = cloning_policy_loss(policy_values, action, taken, hp["alpha"], weight, engine.ranks.mean)
-            engine.minimise("actor_optimizer", actor_loss)
-            actor_loss = actor_loss.detach()
-            engine.track("actor", hp["tau"])
-            engine.track(CRITICS, hp["tau"])
-        return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
+    def policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, taken: Tensor, rows: CriticRows) -> Tensor:
+        """Return the loss of eq. 5 of the paper, [1, ...]."""
+        action = engine.network("actor")(batch.obs)
+        values = engine.through("critic_1")(batch.obs, action).squeeze(-1)
+        alpha, mean = engine.hp["alpha"], engine.ranks.mean
+        return cloning_policy_loss(values, action, taken, alpha, batch.weight, mean).unsqueeze(0)
 
     def _reading(self, name: str) -> EvolvableNetwork:
         """Return a network that reads observations. AlgorithmError for user-defined modules."""

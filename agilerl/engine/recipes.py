@@ -60,8 +60,7 @@ class ActorCriticRecipe:
     Attributes:
         actor: name of the policy. critics: names of the critics, whose heads read features and actions.
         actor_optimizer: of the policy. critic_optimizers: one per critic.
-        policy_interval: updates per step of the policy.
-        tracks_with_policy: whether targets of critics move only with it.
+        policy_interval: updates per step of the policy. tracks_with_policy: whether targets of critics wait for it.
         smooths: whether target actions are smoothed. low, high: bounds of the policy's outputs.
     """
 
@@ -75,7 +74,9 @@ class ActorCriticRecipe:
     low: float = -1.0
     high: float = 1.0
 
-    stands_for: ClassVar[frozenset[str]] = frozenset({"update"})
+    stands_for: ClassVar[frozenset[str]] = frozenset(
+        {"update", "taken_features", "next_actions", "critic_rows", "critic_values", "policy_loss", "priorities"}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,7 @@ class GroupLayout:
 class TeamActorCriticRecipe:
     """Deterministic policies of a team with one or two centralised critics each (`MADDPG.update`, `MATD3.update`).
 
-    Hyperparameters are `tau`, the learning rates `lr_actor` and `lr_critic`, and `policy_noise` and `noise_clip` if
-    `smooths`.
+    Hyperparameters are those of `ActorCriticRecipe`.
 
     Attributes:
         agents, groups: of the team, in order. temperature: of relaxed discrete actions.
@@ -153,7 +153,7 @@ class TeamActorCriticRecipe:
     policy_interval: int
     smooths: bool
 
-    stands_for: ClassVar[frozenset[str]] = frozenset({"update", "_smoothed"})
+    stands_for: ClassVar[frozenset[str]] = ActorCriticRecipe.stands_for | {"_smoothed"}
 
 
 OffPolicyRecipe = TDRecipe | ActorCriticRecipe | SoftActorCriticRecipe | TeamActorCriticRecipe

@@ -74,10 +74,12 @@ def run_manifest(
     new_founders = partial(make_founders, manifest, env, train_env, device)
     restarted = partial(make_founders, of_restarts(manifest), env, train_env, device)
     population = new_founders(seed, ancestors)
-    if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
+    space = population[0].action_space  # of teams by group
+    spaces = space.values() if isinstance(space, dict) else (space,)
+    if manifest.training.explore_least < 1 and not any(isinstance(one, gym.spaces.Box) for one in spaces):
         raise ConfigError(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
-            f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
+            f"{space}. fix: explore_least=1, and eps_start, eps_end."
         )
     threshold = manifest.mutation.reset_dormant if evolution else None
     resets = None if threshold is None else resolve_name(RESETS.path)(threshold, seed)
