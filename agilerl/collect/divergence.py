@@ -6,15 +6,15 @@ See `training.quarantine` for the consequences.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.collect.collector import Tally
-from agilerl.core import foreign
 
 if TYPE_CHECKING:
     from agilerl.engine.learner import Learner
@@ -24,11 +24,13 @@ CHECK_INTERVAL = 16  # vector steps, on an accelerator
 
 def is_finite(agent: Any) -> bool:
     """Whether all weights of an agent are finite; True for agents without accessible networks."""
-    networks = foreign.method(agent, "evaluation_networks")
-    if networks is None:
-        return True
+    return are_finite(adapted(agent).evaluation_networks().values())
+
+
+def are_finite(networks: Iterable[nn.Module]) -> bool:
+    """Whether all weights of these networks are finite."""
     with torch.no_grad():
-        sums = [p.sum() for network in networks().values() for p in network.parameters() if p.is_floating_point()]
+        sums = [p.sum() for network in networks for p in network.parameters() if p.is_floating_point()]
         return not sums or bool(torch.stack(sums).isfinite().all())
 
 
