@@ -16,22 +16,22 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.base.evaluation import evaluate, run_test
+from agilerl.algorithms.base.evaluation import run_test
 from agilerl.algorithms.base.predict import Predicting, greedy_of, sampled_of
 from agilerl.algorithms.base.transitions import with_observations
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import foreign
 from agilerl.core import tree as trees
-from agilerl.core.checkpoint import load_tree, save_tree
+from agilerl.core.checkpoint import load_tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam, StepBatch, TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
-from agilerl.telemetry.evaluation import Callback, Evaluation
+from agilerl.telemetry.evaluation import Callback
 
 ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
 Statistics = Any  # RunningMeanStd, None for a part that is not normalised, or a dict or tuple of these
-OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
+OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming", "_is_team", "_is_on_policy"}
 
 
 class AgentWrapper(Predicting):
@@ -152,12 +152,6 @@ class AgentWrapper(Predicting):
             self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
         )
 
-    def evaluate(
-        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-    ) -> Evaluation:
-        """Run greedy episodes and summarise their returns; see `EvolvableAlgorithm.evaluate`."""
-        return evaluate(self, episodes, seed, env, max_steps)
-
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """Return an independent copy of wrapper and agent."""
         twin = copy.copy(self)
@@ -184,14 +178,6 @@ class AgentWrapper(Predicting):
         """Restore the result of `run_state`."""
         self.agent.load_run_state(state["agent"], source)
         self.load_wrapper_state(state["wrapper"])
-
-    def save_checkpoint(self, path: str | Path) -> None:
-        """Save wrapper and agent to one file."""
-        save_tree(path, self.state())
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Load a file of `save_checkpoint` in place."""
-        self.load_state(load_tree(path), str(path))
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Restore the result of `state`; `source` is named in errors.
@@ -308,14 +294,15 @@ class RSNorm(AgentWrapper):
 
     def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: list[str] | None = None) -> None:
         super().__init__(agent)
-        self.epsilon, self.norm_obs_keys = epsilon, norm_obs_keys
-        if not is_team(agent) and foreign.observation_space(unwrapped(agent)) is None:
+        self.epsilon, self.norm_obs_keys, self._is_team = epsilon, norm_obs_keys, is_team(agent)
+        self._is_on_policy = is_on_policy(agent)
+        if not self._is_team and foreign.observation_space(unwrapped(agent)) is None:
             raise AlgorithmError(
                 f"RSNorm needs agents with an observation_space; {type(unwrapped(agent)).__name__} has none. "
                 "fix: agent.observation_space = env.single_observation_space."
             )
         if norm_obs_keys is not None:
-            spaces_of_agents = agent.observation_space.values() if is_team(agent) else [agent.observation_space]
+            spaces_of_agents = agent.observation_space.values() if self._is_team else [agent.observation_space]
             keys = list(dict.fromkeys(k for s in spaces_of_agents if isinstance(s, spaces.Dict) for k in s.spaces))
             unknown = [key for key in norm_obs_keys if key not in keys]
             if unknown:
@@ -326,7 +313,7 @@ class RSNorm(AgentWrapper):
 
     def _new_statistics(self) -> Any:
         """Create empty statistics in the shape of the space; for several agents by agent."""
-        if not is_team(self.agent):
+        if not self._is_team:
             return self._statistics(self.agent.observation_space)
         by_group = {group: self._statistics(space) for group, space in self.agent.observation_space.items()}
         group_of = {agent: group for group, agents in self.agent.grouped_agents.items() for agent in agents}
@@ -347,17 +334,17 @@ class RSNorm(AgentWrapper):
 
     def observe(self, obs: Any, count: bool = False) -> Any:
         """Return normalised copies of rows [B, ...] or one observation."""
-        if count and is_on_policy(self):
+        if count and self._is_on_policy:
             if self._coming is None:
                 self._coming = copy.deepcopy(self.obs_rms)
             self._take_in(self._coming, obs)
         elif count:
             self._take_in(self.obs_rms, obs)
-        return _of_team(self.obs_rms, obs) if is_team(self.agent) else _normalised(self.obs_rms, obs)
+        return _of_team(self.obs_rms, obs) if self._is_team else _normalised(self.obs_rms, obs)
 
     def _take_in(self, statistics: Any, obs: Any) -> None:
         """Count observations; for several agents only rows of present agents."""
-        if not is_team(self.agent):
+        if not self._is_team:
             _count(statistics, obs)
             return
         rows, present = obs, SeenByTeam.of(obs).present or {}
@@ -384,7 +371,7 @@ class RSNorm(AgentWrapper):
     def policy_spec(self) -> dict[str, Any]:
         """Return the agent's `policy_spec` with the statistics, which are part of the policy.
         Raises NotAvailableYetError for several agents."""
-        if is_team(self.agent):
+        if self._is_team:
             raise NotAvailableYetError(
                 f"{self.agent.algo}: a policy file with normalised observations is not available in this version. "
                 "fix: save_checkpoint, which keeps the statistics."

@@ -51,7 +51,7 @@ class CustomMember:
     def __init__(self, agent: Any, team: Team | None = None) -> None:
         self.agent, self.team, self._view = agent, team, adapted(agent)
         inner, is_team = unwrapped(agent), team is not None
-        self.kind = type(inner).__name__
+        self.kind, self.is_wrapped = type(inner).__name__, inner is not agent
         self.get_action_takes = CALLS["get_action"].accepted(agent, "get_action", is_team)
         self.learn_takes = CALLS["learn"].accepted(agent, "learn", is_team)
         self.records = not is_team and foreign.has_methods(inner, "recorder") and overrides(agent, "get_action") is None
@@ -134,20 +134,6 @@ class CustomMember:
                     "fix: learn(experiences, n_experiences=None, per=False), which with per=True returns (loss, idxs, "
                     "priorities); or train from a plain ReplayBuffer."
                 )
-
-    def forgets(self) -> str:
-        """Return why a memory would be lost in a rollout, with the fix, for messages."""
-        if self.team is None:
-            return (
-                "brings its own get_action() and has a memory, which a rollout would not keep. fix: recurrent=False, "
-                "or override explore(outputs, draws, epsilon, mask)."
-            )
-        is_wrapped = self._view.unwrapped is not self.agent
-        way = f"{self.kind} without its wrapper" if is_wrapped else "override update(engine, batch)"
-        return (
-            "brings its own learn() and has a memory, whose hidden states learn() is not given. fix: recurrent=False, "
-            f"or {way}."
-        )
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Return no numbers: `get_action` draws its own."""

@@ -63,7 +63,14 @@ class CustomGeneration:
             -int(member.learn_step if hasattr(member.agent, "learn_step") else LEARN_STEP) // lanes.num_lanes
         )
         if member.is_recurrent and not member.records:
-            raise ConfigError(f"{name_with_wrappers(member.agent)} {member.forgets()}")
+            method, way = "get_action()", "override explore(outputs, draws, epsilon, mask)"
+            if member.team is not None:
+                method, way = "learn()", "override update(engine, batch)"
+            way = f"{member.kind} without its wrapper" if member.is_wrapped else way
+            raise ConfigError(
+                f"{name_with_wrappers(member.agent)} brings its own {method} and has a memory, which a rollout would "
+                f"not keep. fix: recurrent=False, or {way}."
+            )
         if collect is None and member.learns_from_tuples:
             check_calls(member.agent, "learn")
 
@@ -226,50 +233,38 @@ def experiences_of(
     truncated = truncated | (before_gap & ~terminated)
     done = terminated | truncated
 
+    def at(entries: list[Any], moment: np.ndarray) -> Any:
+        """Select lane e of entry moment[..., e], with the nesting of the entries."""
+        return trees.map_leaves(lambda *parts: np.stack(parts)[moment, lanes], *entries)
+
     def picked(entries: list[Any]) -> list[Any]:
         """Entry t holds row rows[t, e] of lane e."""
-        return entries if valid.all() else [_lanes_at(entries, moment) for moment in rows]
-
-    def flags(values: np.ndarray) -> list[np.ndarray]:
-        return list(values[rows, lanes])
+        return entries if valid.all() else trees.unbind(at(entries, rows))
 
     action, log_prob, value = chosen
-    obs = [step.obs for step in steps]
-    dones = flags(done)
-    first = np.where(rows[0] == 0, begins, True)
-    after = rows[-1] + 1
+    dones, after = list(done[rows, lanes]), rows[-1] + 1
     optional: dict[str, Any] = {}
     first_mask = next((step.mask for step in steps if step.mask is not None), None)
     if first_mask is not None:
-        optional["action_masks"] = picked(
-            [np.ones_like(first_mask) if step.mask is None else step.mask for step in steps]
-        )
+        everything = np.ones_like(first_mask)
+        optional["action_masks"] = picked([everything if step.mask is None else step.mask for step in steps])
     if recorded is not None and recorded.hidden_state_architecture:
         optional |= _hidden_and_values(recorded, rows, after)
     return RolloutExperiences(
         (
-            picked(obs),
+            picked([step.obs for step in steps]),
             picked(action),
             picked(log_prob),
             picked([step.reward for step in steps]),
-            [first, *dones[:-1]],
+            [np.where(rows[0] == 0, begins, True), *dones[:-1]],
             picked(value),
-            _lanes_at([*obs, next_obs], after),
+            next_obs if valid.all() else at([*(step.obs for step in steps), next_obs], after),
             dones[-1],
-            flags(truncated),
+            list(truncated[rows, lanes]),
             picked([step.batch.final_obs for step in steps]),
         ),
         optional,
     )
-
-
-def _lanes_at(entries: list[Any], moment: np.ndarray) -> Any:
-    """Select lane e of entry moment[e], [E, ...], with the nesting of the entries."""
-    chosen: Any = None
-    for t in np.unique(moment).tolist():
-        entry = entries[t]
-        chosen = entry if chosen is None else trees.choose(moment == t, entry, chosen)
-    return chosen
 
 
 def _hidden_and_values(recorded: RolloutStore, rows: np.ndarray, after: np.ndarray) -> Mapping[str, Any]:
@@ -296,57 +291,46 @@ def team_experiences_of(
         chosen: actions, log probabilities and values of every step by agent.
         next_obs: [E, ...] observations after the last step.
     """
-    batches, agents = [without_terminated(team, step.batch) for step in steps], team.agents
+    batches = [without_terminated(team, step.batch) for step in steps]
+    finals = [team.by_agent(batch.final_obs) for batch in batches]
     valid = np.stack([batch.mask for batch in batches])[..., None]  # [T, E, 1]
     terminated, truncated = map(np.stack, zip(*map(ends_of_agents, batches), strict=True))
     done = terminated | truncated | ~valid
     gap = np.concatenate((~valid[1:], np.zeros_like(valid[:1]))) & ~done  # the row after a gap is not its successor
     truncated, done = truncated | gap, done | gap
-    decided = np.stack([_decided(team, batch) for batch in batches])
-    has_masks = any(step.mask is not None for step in steps)
-    observed = [(step.obs[AGENTS], team.by_agent(batch.final_obs)) for step, batch in zip(steps, batches, strict=True)]
-
-    def by_agent(entry: Callable[[int, int, str], Any]) -> dict[str, list[Any]]:
-        return {agent: [entry(t, k, agent) for t in range(len(steps))] for k, agent in enumerate(agents)}
-
-    def action(t: int, k: int, agent: str) -> np.ndarray:
-        if agent in chosen[0][t]:
-            return np.asarray(np.nan_to_num(chosen[0][t][agent]))
-        return np.zeros((len(begins), *(team.action_spaces[agent].shape or ())), team.action_spaces[agent].dtype)
-
-    def numbers(by_step: list[Any]) -> dict[str, list[Any]]:
-        """Values [E] of every step, NaN where the agent did not act."""
-
-        def entry(t: int, k: int, agent: str) -> np.ndarray:
-            values = np.asarray(by_step[t][agent], float).reshape(-1) if agent in by_step[t] else np.nan
-            return np.where(decided[t, :, k], values, np.nan)
-
-        return by_agent(entry)
-
-    def legal(t: int, k: int, agent: str) -> np.ndarray:
-        columns, mask = team.mask_columns[agent], steps[t].mask
-        return np.ones((len(begins), columns.stop - columns.start), bool) if mask is None else mask[:, columns]
-
-    dones = np.concatenate((begins[None], done))
+    dones, decided = np.concatenate((begins[None], done)), np.stack([_decided(team, batch) for batch in batches])
     # The flag of a waiting agent is NaN: its next observation is still to come.
-    is_known = np.asarray(next_obs[PRESENT]).astype(bool) | done[-1]
-    experiences = RolloutExperiences(
-        (
-            by_agent(lambda t, k, agent: observed[t][0][agent]),
-            by_agent(action),
+    next_done = np.where(np.asarray(next_obs[PRESENT]).astype(bool) | done[-1], done[-1], np.nan)
+
+    def of_agent(k: int, agent: str) -> tuple[Any, ...]:
+        """Return the entries of one agent, and its masks of legal actions."""
+        space, columns = team.action_spaces[agent], team.mask_columns[agent]
+        nothing = np.zeros((len(begins), *(space.shape or ())), space.dtype)
+        everything = np.ones((len(begins), columns.stop - columns.start), bool)
+
+        def numbers(by_step: list[Any]) -> list[np.ndarray]:
+            """Values [E] of every step, NaN where the agent did not act."""
+            values = [np.asarray(by_agent.get(agent, np.nan), float).reshape(-1) for by_agent in by_step]
+            return [np.where(acts, x, np.nan) for acts, x in zip(decided[..., k], values, strict=True)]
+
+        return (
+            [step.obs[AGENTS][agent] for step in steps],
+            [np.nan_to_num(np.asarray(action.get(agent, nothing))) for action in chosen[0]],
             numbers(chosen[1]),
-            by_agent(lambda t, k, agent: steps[t].reward[:, k].copy()),
-            by_agent(lambda t, k, agent: dones[t, :, k].astype(float)),
+            [step.reward[:, k].copy() for step in steps],
+            list(dones[:-1, :, k].astype(float)),
             numbers(chosen[2]),
-            team.by_agent(next_obs),
-            {agent: np.where(is_known[:, k], done[-1, :, k], np.nan) for k, agent in enumerate(agents)},
-            by_agent(lambda t, k, agent: truncated[t, :, k].astype(float)),
-            by_agent(lambda t, k, agent: observed[t][1][agent]),
+            next_done[:, k],
+            list(truncated[..., k].astype(float)),
+            [final[agent] for final in finals],
+            [everything if step.mask is None else step.mask[:, columns] for step in steps],
         )
-    )
-    if has_masks:
-        masks, columns = by_agent(legal), team.mask_columns
-        experiences.more["action_masks"] = {a: masks[a] for a in agents if columns[a].stop > columns[a].start}
+
+    entries = zip(*(of_agent(k, agent) for k, agent in enumerate(team.agents)), strict=True)
+    *first, last_done, cuts, last_obs, masks = (dict(zip(team.agents, entry, strict=True)) for entry in entries)
+    experiences = RolloutExperiences((*first, team.by_agent(next_obs), last_done, cuts, last_obs))
+    if any(step.mask is not None for step in steps):
+        experiences.more["action_masks"] = {a: masks[a] for a in team.agents if masks[a][0].shape[1]}
     return experiences, done[-1]
 
 
