@@ -6,12 +6,12 @@ See `training.quarantine` for the consequences.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.collect.collector import Tally
@@ -24,13 +24,9 @@ CHECK_INTERVAL = 16  # vector steps, on an accelerator
 
 def is_finite(agent: Any) -> bool:
     """Whether all weights of an agent are finite; True for agents without accessible networks."""
-    return are_finite(adapted(agent).evaluation_networks().values())
-
-
-def are_finite(networks: Iterable[nn.Module]) -> bool:
-    """Whether all weights of these networks are finite."""
+    networks = adapted(agent).evaluation_networks().values()
     with torch.no_grad():
-        sums = [p.sum() for network in networks for p in network.parameters() if p.is_floating_point()]
+        sums = [p.sum() for n in networks for p in n.parameters() if p.is_floating_point()]
         return not sums or bool(torch.stack(sums).isfinite().all())
 
 

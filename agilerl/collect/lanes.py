@@ -364,11 +364,12 @@ class LaneCollector(Collector, Generic[Options]):
             shared = replace(self.shared[shard], epsilon=epsilon, statistics=self.statistics(members))
             lanes = self._lanes_of(len(members))
             with self.adopted(members) as learner:
-                if learner.name == CustomLearner.name and shared.rewards is not None:
+                is_custom = isinstance(learner, CustomLearner)
+                if is_custom and shared.rewards is not None:
                     refuse_scaling(members[0])
                 part = Shard(
-                    learner.members, [slots[place] for place in group], seed, plan.number, plan.begun, plan.length,
-                    shared, self.ranks,
+                    learner.members if is_custom else members, [slots[place] for place in group], seed, plan.number,
+                    plan.begun, plan.length, shared, self.ranks,
                 )  # fmt: skip
                 start, before = time.perf_counter(), self.seconds.learning
                 result = yield from self.run(part, lanes, learner)

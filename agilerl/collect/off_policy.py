@@ -107,10 +107,10 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
         num_envs, replay = lanes.num_lanes // len(shard.agents), SharedReplay(**shard.shared.memories)
         for agent in shard.agents:
             agent.set_training_mode(True)
-        interval = check_interval(learner.device)
+        is_custom = learner.name == CustomLearner.name
+        interval = 1 if is_custom else check_interval(learner.groups[0].device)
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs, interval)
         rewards = RewardScale.of(shard, num_envs)
-        is_custom = learner.name == CustomLearner.name
         kind = AsynchronousActing if self.is_asynchronous else CustomActing if is_custom else self.acting
         acting = kind(shard, lanes, replay, self.options, watch, rewards)
         are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)

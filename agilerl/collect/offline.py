@@ -135,9 +135,10 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
         for agent in shard.agents:
             agent.set_training_mode(True)
         together = max(k for k in range(1, MAX_UPDATES_AT_ONCE + 1) if shard.vector_steps % k == 0)
-        watch = Watch(learner, [Tally() for _ in shard.agents], 1, check_interval(learner.device))
-        kind = CustomOfflineUpdates if learner.name == CustomLearner.name else Updates
-        updates = kind(
+        is_custom = learner.name == CustomLearner.name
+        interval = 1 if is_custom else check_interval(learner.groups[0].device)
+        watch = Watch(learner, [Tally() for _ in shard.agents], 1, interval)
+        updates = (CustomOfflineUpdates if is_custom else Updates)(
             shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=together,
             schedule=Schedule(1, together),
         )  # fmt: skip

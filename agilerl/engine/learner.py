@@ -350,7 +350,7 @@ class Learner:
         ranks: processes over which gradients are averaged; all hold the same members.
 
     Attributes:
-        name: of the choice. groups: see `Group`. members: the agents, as collectors read them.
+        name: of the choice. groups: see `Group`.
 
     Raises:
         ValueError: the choice belongs to other agents, or their optimisers have been recreated since.
@@ -364,7 +364,6 @@ class Learner:
         ranks: Ranks = ONE,
     ) -> None:
         self.agents, self.kernels, self.ranks = list(agents), kernels, ranks
-        self.members: Sequence[Any] = self.agents
         choice = choose(self.agents) if choice is None else choice
         self.name: str = choice.name
         self.groups: list[Group]
@@ -506,11 +505,6 @@ class Learner:
         return chosen
 
     # --- tensors of the members -------------------------------------------------------------------------------------
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the members' networks."""
-        return self.groups[0].device
 
     def is_finite(self) -> np.ndarray:
         """Return [N] bool: members whose weights are finite, without targets (they follow, and affect the loss)."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -142,8 +142,7 @@ def greedy_of(agent: Any) -> Callable[..., Any]:
     A class of the user with a `get_action` acts by it, in the mode that the agent is in, unless it overrides `_greedy`.
     """
     if not foreign.defined_outside(type(agent), "get_action", unless="_greedy"):
-        policy: Callable[..., Any] = agent._greedy
-        return policy
+        return cast(Policy, agent._greedy)
     takes = {name for name in ("epsilon", "action_mask", "infos") if foreign.takes(agent, "get_action", name)}
     return partial(_by_get_action_of_team if hasattr(agent, "agent_ids") else _by_get_action, agent, takes)
 
@@ -177,12 +176,11 @@ def environment_actions(agent: Any, action: Any, count: int) -> Any:
     return np.rint(array).astype(space.dtype)
 
 
-def _by_get_action_of_team(team: Any, takes: set[str], obs: Any, mask: Mask = None) -> np.ndarray:
+def _by_get_action_of_team(team: Any, takes: set[str], obs: Any, mask: Mask = None) -> Any:
     """Return greedy actions [E, A] of a team for its lanes, by its `get_action`."""
     infos = (team.team.infos(obs, {}, mask),) if "infos" in takes else ()
     result = team.get_action(team.team.by_agent(obs), *infos)
-    joined: np.ndarray = team.team.join_decided(result[0] if isinstance(result, tuple) else result)
-    return joined
+    return team.team.join_decided(result[0] if isinstance(result, tuple) else result)
 
 
 def sampled_of(agent: Any, rng: np.random.Generator) -> Policy:

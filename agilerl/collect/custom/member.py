@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
@@ -19,7 +18,7 @@ from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import overrides, overrides_learn, unwrapped
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.collect.custom.calls import CALLS, check_calls
-from agilerl.collect.divergence import are_finite
+from agilerl.collect.divergence import is_finite
 from agilerl.core import foreign
 from agilerl.engine.choose import no_engine_reason
 from agilerl.engine.learner import Learner
@@ -156,13 +155,8 @@ class CustomLearner(Learner):
         self.agents, self.groups, self.ranks = list(agents), [], ONE
         self.members = [CustomMember(agent, team) for agent in agents]
 
-    @property
-    def device(self) -> torch.device:
-        """CPU: losses are numbers, and weights are checked before every step."""
-        return torch.device("cpu")
-
     def is_finite(self) -> np.ndarray:
-        return np.array([are_finite(member.evaluation_networks().values()) for member in self.members])
+        return np.array([is_finite(member) for member in self.members])
 
 
 def trains_by_learn(agent: Any) -> bool:
