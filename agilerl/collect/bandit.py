@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,16 @@ import torch
 from gymnasium import spaces
 
 from agilerl.collect.acting import Acting
-from agilerl.collect.collector import Running, Shard, Steps
+from agilerl.collect.collector import Running
+from agilerl.collect.custom.member import CustomLearner
 from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.collect.updates import Updates
 from agilerl.core import tree as trees
 from agilerl.core.spaces import nested, short_form
+from agilerl.engine.choose import Choice
 from agilerl.envs.bandit import is_bandit, rounds_of
 from agilerl.envs.lanes import name_of
-from agilerl.envs.step import Lanes, StepBatch
+from agilerl.envs.step import StepBatch
 from agilerl.errors import AlgorithmError
 
 MAX_SCALED_ROWS = 1_024  # newest rows of replay, by which inputs are scaled
@@ -115,8 +118,11 @@ class BanditCollector(OffPolicyCollector):
             )
         return space, actions
 
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        raise AlgorithmError(
-            f"{type(shard.agents[0]).__name__} brings its own learn() or get_action(), which this collector does not "
-            "call. fix: override update(engine, batch) or arm_scores(mean, width, draws)."
-        )
+    def _choose(self, population: Sequence[Any]) -> Choice:
+        choice = super()._choose(population)
+        if choice.name == CustomLearner.name:
+            raise AlgorithmError(
+                f"{choice.reason}, which this collector does not call. fix: override update(engine, batch) or "
+                "arm_scores(mean, width, draws)."
+            )
+        return choice

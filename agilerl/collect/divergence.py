@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.collect.collector import Tally
-from agilerl.core import foreign
 
 if TYPE_CHECKING:
     from agilerl.engine.learner import Learner
@@ -24,11 +24,9 @@ CHECK_INTERVAL = 16  # vector steps, on an accelerator
 
 def is_finite(agent: Any) -> bool:
     """Whether all weights of an agent are finite; True for agents without accessible networks."""
-    networks = foreign.method(agent, "evaluation_networks")
-    if networks is None:
-        return True
+    networks = adapted(agent).evaluation_networks().values()
     with torch.no_grad():
-        sums = [p.sum() for network in networks().values() for p in network.parameters() if p.is_floating_point()]
+        sums = [p.sum() for n in networks for p in n.parameters() if p.is_floating_point()]
         return not sums or bool(torch.stack(sums).isfinite().all())
 
 

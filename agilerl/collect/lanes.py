@@ -26,7 +26,7 @@ from agilerl.collect.collector import (
     cut,
 )
 from agilerl.collect.custom.calls import check_calls
-from agilerl.collect.custom.learn import CustomLearn, reason_to_run_alone, warn_of_uncalled
+from agilerl.collect.custom.member import CustomLearner, reason_to_run_alone, warn_of_uncalled
 from agilerl.collect.evaluator import Evaluator, innermost, lanes_for
 from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.collect.rewards import refuse_scaling
@@ -46,6 +46,7 @@ from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.readable import readable
 from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.step import Lanes, as_lanes
+from agilerl.envs.team import Team
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError
 
@@ -61,7 +62,7 @@ def several_agents(name: str) -> str:
 
 
 class LaneCollector(Collector, Generic[Options]):
-    """A `Collector` whose members act in lanes; subclasses implement `run` and `run_custom`.
+    """A `Collector` whose members act in lanes; subclasses implement `run`.
 
     Environments built by `make_vect_envs` are replicated, so that all members act in lockstep. Any other environment is
     shared, and members train one after another.
@@ -88,6 +89,7 @@ class LaneCollector(Collector, Generic[Options]):
     _apart = ""  # reason why one member trains at a time
     carries = True  # whether episodes can continue across generations
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
+    team: Team | None = None  # of the environment, for teams
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
         self.env, self.options, self.shared = env, options, [shared]
@@ -127,11 +129,7 @@ class LaneCollector(Collector, Generic[Options]):
     # -- implemented by each collector ---------------------------------------------------------------------------------
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        """Run one generation of members whose tensors are held by `learner`."""
-        raise NotImplementedError
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        """Run one generation of one agent with a custom `learn` or `get_action`."""
+        """Run one generation of members whose tensors are held by `learner`, or of one `CustomMember`."""
         raise NotImplementedError
 
     # -- fitted to a population --------------------------------------------------------------------------------------
@@ -145,7 +143,7 @@ class LaneCollector(Collector, Generic[Options]):
         self._choice = self._choose(population)
         check_shards(shards, len(population))
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
-        self._tests = own_tests or self.learner == CustomLearn.name
+        self._tests = own_tests or self.learner == CustomLearner.name
         for agent in population:
             warn_of_uncalled(agent, self.learner)
             check_calls(agent, "update", "greedy", "explore", "get_action", *(("test",) if self._tests else ()))
@@ -188,7 +186,7 @@ class LaneCollector(Collector, Generic[Options]):
     def facts_of_run(self, lead: Any) -> dict[str, Any]:
         """Facts of `core.compatibility.OF_RUNS`; lead: the first agent."""
         envs, memories = (self.env, self.eval_env), self.memories()
-        alone = self._choice.reason if self.learner == CustomLearn.name else ""
+        alone = self._choice.reason if self.learner == CustomLearner.name else ""
         others = (
             type(memory).__name__ for memory in memories.values()
             if not foreign.has_methods(memory, "savepoint", "rollback", "written", "write_rows")
@@ -217,14 +215,14 @@ class LaneCollector(Collector, Generic[Options]):
 
     def _choose(self, population: Sequence[Any]) -> Choice:
         if self.alone:
-            return Choice(CustomLearn.name, self.alone)
+            return Choice(CustomLearner.name, self.alone)
         for agent in population:
             if (reason := reason_to_run_alone(agent, self.acts)) is not None:
                 if self.options.learner == "fused":
                     raise ConfigError(
                         f"learner='fused' is not possible: agent {agent.index} {reason}. fix: learner='auto'."
                     )
-                return Choice(CustomLearn.name, f"agent {agent.index} {reason}")
+                return Choice(CustomLearner.name, f"agent {agent.index} {reason}")
         return choose(population, self.options.learner)
 
     @property
@@ -233,7 +231,7 @@ class LaneCollector(Collector, Generic[Options]):
 
     def _choose_lockstep(self) -> bool:
         self._apart = "" if self._is_replicable else "only environments of make_vect_envs can be replicated"
-        if self.learner == CustomLearn.name:
+        if self.learner == CustomLearner.name:
             self._apart = self._choice.reason
         if not self.options.lockstep:
             self._apart = "lockstep=False"
@@ -274,7 +272,7 @@ class LaneCollector(Collector, Generic[Options]):
             self.lanes.close()
             self.lanes = self._make_lanes(members)
             self.shared = [replace(shared, running=None) for shared in self.shared]
-        if self.learner == CustomLearn.name:
+        if self.learner == CustomLearner.name:
             return None
         before, self._choice = self._choice, choose(population, self.options.learner)
         if self._choice.name == before.name:
@@ -284,12 +282,10 @@ class LaneCollector(Collector, Generic[Options]):
     @contextlib.contextmanager
     def adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
         """Yield a learner that holds the agents' tensors in rows; they are released on exit, also on failure."""
-        is_custom = self.learner == CustomLearn.name
-        learner: Any = (
-            CustomLearn(agents)
-            if is_custom
-            else Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
-        )
+        if self.learner == CustomLearner.name:
+            learner: Learner = CustomLearner(agents, self.team)
+        else:
+            learner = Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
         try:
             yield learner
         finally:
@@ -366,21 +362,19 @@ class LaneCollector(Collector, Generic[Options]):
         for group in [places] if self.lockstep else [[place] for place in places]:
             members = [agents[place] for place in group]
             shared = replace(self.shared[shard], epsilon=epsilon, statistics=self.statistics(members))
-            part = Shard(
-                members, [slots[place] for place in group], seed, plan.number, plan.begun, plan.length, shared,
-                self.ranks,
-            )  # fmt: skip
             lanes = self._lanes_of(len(members))
             with self.adopted(members) as learner:
-                if learner.name == CustomLearn.name:
-                    if shared.rewards is not None:
-                        refuse_scaling(members[0])
-                    result = yield from self.run_custom(part, lanes)
-                else:
-                    start, before = time.perf_counter(), self.seconds.learning
-                    result = yield from self.run(part, lanes, learner)
-                    learning = self.seconds.learning - before
-                    self.seconds.collecting += time.perf_counter() - start - learning
+                is_custom = isinstance(learner, CustomLearner)
+                if is_custom and shared.rewards is not None:
+                    refuse_scaling(members[0])
+                part = Shard(
+                    learner.members if is_custom else members, [slots[place] for place in group], seed, plan.number,
+                    plan.begun, plan.length, shared, self.ranks,
+                )  # fmt: skip
+                start, before = time.perf_counter(), self.seconds.learning
+                result = yield from self.run(part, lanes, learner)
+                learning = self.seconds.learning - before
+                self.seconds.collecting += time.perf_counter() - start - learning
             self.shared[shard], tallies = result.shared, {**tallies, **result.tallies}
         return [tallies[slot] for slot in slots]
 

@@ -15,8 +15,9 @@ from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.collect.collector import Shard, ShardResult, Shared, Steps, Tally
-from agilerl.collect.custom.calls import reported_loss
-from agilerl.collect.divergence import Watch, check_interval, is_finite
+from agilerl.collect.custom.member import CustomLearner
+from agilerl.collect.custom.transitions import CustomOfflineUpdates
+from agilerl.collect.divergence import Watch, check_interval
 from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.collect.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.collect.lanes import LaneCollector
@@ -26,7 +27,6 @@ from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.options import LoopOptions, OfflineOptions
-from agilerl.core.rng import Purpose
 from agilerl.core.spaces import mask_width
 from agilerl.data.dataset import Dataset, read_dataset
 from agilerl.engine.learner import Learner
@@ -135,12 +135,13 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
         for agent in shard.agents:
             agent.set_training_mode(True)
         together = max(k for k in range(1, MAX_UPDATES_AT_ONCE + 1) if shard.vector_steps % k == 0)
-        watch = Watch(learner, [Tally() for _ in shard.agents], 1, check_interval(learner.groups[0].device))
-        updates = Updates(
-            shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=together
-        )
-        for plan in updates.plans:
-            plan.schedule = Schedule(1, together)
+        is_custom = learner.name == CustomLearner.name
+        interval = 1 if is_custom else check_interval(learner.groups[0].device)
+        watch = Watch(learner, [Tally() for _ in shard.agents], 1, interval)
+        updates = (CustomOfflineUpdates if is_custom else Updates)(
+            shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=together,
+            schedule=Schedule(1, together),
+        )  # fmt: skip
         for index in range(shard.vector_steps // together):
             watch.weights()
             if not watch.any_sound:
@@ -151,22 +152,6 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
             yield together * len(shard.agents)
         updates.end()
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shard.shared)
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        """Run one generation of one agent with a custom `learn`, called with the output of `sample`."""
-        (agent,), (slot,), tally = shard.agents, shard.slots, Tally()
-        (rng,) = shard.streams(Purpose.REPLAY)
-        if foreign.has_methods(agent, "set_training_mode"):
-            agent.set_training_mode(True)
-        for _ in range(shard.vector_steps):
-            rows = self.memory.sample_indices(rng, int(agent.batch_size))
-            tally.loss_sum += reported_loss(agent.learn(self.memory.sample_from_indices(rows))) or 0.0
-            tally.updates, tally.env_steps = tally.updates + 1, tally.env_steps + 1
-            if not (np.isfinite(tally.loss_sum) and is_finite(agent)):
-                tally.fault = "its loss or its weights are not finite"
-                break
-            yield 1
-        return ShardResult({slot: tally}, shard.shared)
 
     # -- for the records ---------------------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from agilerl.collect.collector import (
     lanes_of,
     trained_with_masks,
 )
-from agilerl.collect.custom.learn import CustomLearn, CustomRollouts
+from agilerl.collect.custom.member import CustomLearner
+from agilerl.collect.custom.rollouts import CustomGeneration
 from agilerl.collect.divergence import Watch
 from agilerl.collect.lanes import LaneCollector
 from agilerl.collect.rewards import NEW, RewardScale
@@ -85,7 +86,7 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
             agent.num_envs = self.env_steps_at_once  # over all ranks; determines the rollout length
         super().open(population, run_seed, check, shards)
         interval = foreign.method(population[0], "update_interval")
-        if self.learner == CustomLearn.name or interval is None:
+        if self.learner == CustomLearner.name or interval is None:
             return
         rollout = int(interval()) * self.env_steps_at_once
         self._longest = _longest_rollout(population)
@@ -109,18 +110,19 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
         return -(-super().steps_of_generation(evo_steps) // rollout) * rollout
 
     def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
-        if self.learner != CustomLearn.name:
+        if self.learner != CustomLearner.name:
             self._longest = _longest_rollout(population)
         return super().plan(population, number, env_steps_before)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        generation = self.generations(shard, lanes, learner, self.options)
+        generation: OnPolicyGeneration | CustomGeneration
+        if learner.name == CustomLearner.name:
+            generation = CustomGeneration(shard, lanes, self.options, self.env, self.collect)
+        else:
+            generation = self.generations(shard, lanes, learner, self.options)
         result = yield from generation.run()
         self.seconds.learning += generation.learning_s
         return result
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        return CustomRollouts(shard, lanes, self.options, self.collect, self.env).run()
 
     def statistics(self, agents: Any) -> Mapping[str, Any] | None:
         """Statistics of the member with the most samples; None if not used."""

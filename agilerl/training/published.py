@@ -21,7 +21,7 @@ from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
 from agilerl.collect.collector import Collector
-from agilerl.collect.custom.learn import trains_by_learn
+from agilerl.collect.custom.member import trains_by_learn
 from agilerl.collect.teams.transitions import team_in
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.core import foreign

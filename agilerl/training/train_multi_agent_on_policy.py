@@ -30,7 +30,7 @@ def train_multi_agent_on_policy(
     Args:
         pop: the teams: IPPO, MAPPO, or custom ones with `agent_ids`, `get_action(observations, infos)` (four
             dictionaries by agent), `learn(experiences)`, `test` and `clone`; see
-            `agilerl.collect.custom.team_rollouts`.
+            `agilerl.collect.custom.rollouts`.
         opponents: "self", for games of two agents of one group: in half of the lanes one seat is played by a frozen
             past policy of the population, and fitness is the return of a member's seat against a fixed set of them; see
             `agilerl.collect.teams.self_play`. None: the member plays both seats and learns from both.

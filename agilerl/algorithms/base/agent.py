@@ -44,7 +44,7 @@ from agilerl.algorithms.base.registry import (
     resolve,
 )
 from agilerl.core import foreign
-from agilerl.core.checkpoint import load_tree, save_tree
+from agilerl.core.checkpoint import load_tree
 from agilerl.core.hostile import malformed
 from agilerl.core.rng import restored_generator
 from agilerl.core.signatures import construct_without_repeats, constructor_arguments, taken_by, takes_any_name
@@ -58,7 +58,6 @@ from agilerl.hpo.effects import MutationRecord, reads_actions
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
 from agilerl.networks.specs import check_sizes
-from agilerl.telemetry.evaluation import Evaluation
 
 CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
 ELSEWHERE = (*CACHES, "accelerator")  # rebuilt, or not owned by the agent
@@ -427,26 +426,6 @@ class EvolvableAlgorithm(Predicting):
 
     test.is_missing = True  # type: ignore[attr-defined]
 
-    def evaluate(
-        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-    ) -> Evaluation:
-        """Run greedy episodes and summarise their returns; neither `fitness` nor training is affected.
-
-        Args:
-            episodes: number of episodes. seed: seed of the episodes; None uses the agent's held-out stream, so that two
-                calls play the same episodes.
-            env: anything that trains; None creates the agent's training environment.
-            max_steps: truncate episodes after this many steps and count the return so far. None uses the limit of
-                training: `training.eval_steps`, else the environment's own limit, else a default that is reported when
-                it truncates an episode.
-
-        Raises:
-            EnvError: no environment is given and none is known.
-        """
-        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
-
-        return evaluate(self, episodes, seed, env, max_steps)
-
     def clean_up(self) -> None:
         """Release resources held outside the agent's attributes; a no-op here."""
 
@@ -605,18 +584,6 @@ class EvolvableAlgorithm(Predicting):
             for state in config.wrapper(self).optimizer.state.values():
                 state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and is_part(v)})
         return {name: value for name, value in self.__dict__.items() if name not in CACHES}
-
-    def save_checkpoint(self, path: str | Path) -> None:
-        """Save the agent atomically to one file: safetensors with a JSON manifest in its header, no pickle."""
-        save_tree(path, self.state())
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Load a file of `save_checkpoint` in place. The agent stays on its device.
-
-        Raises:
-            ValueError: the file belongs to an algorithm with another registry.
-        """
-        self.load_state(load_tree(path), str(path))
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.collect.collector import Shard, Steps
-from agilerl.collect.custom.team_rollouts import CustomTeamRollouts
 from agilerl.collect.rollouts import OnPolicyCollector, OnPolicyGeneration
 from agilerl.collect.teams.idle_agents import ends_of_agents, without_terminated
-from agilerl.collect.teams.transitions import OfTeams, team_in
+from agilerl.collect.teams.transitions import OfTeams
 from agilerl.core.options import LoopOptions
-from agilerl.envs.step import Lanes, StepBatch
+from agilerl.envs.step import StepBatch
 
 
 class TeamRolloutCollector(OfTeams, OnPolicyCollector):
@@ -31,10 +29,6 @@ class TeamRolloutCollector(OfTeams, OnPolicyCollector):
     @property
     def generations(self) -> type[OnPolicyGeneration]:
         return TeamGeneration
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        result = yield from CustomTeamRollouts(shard, lanes, self.options, team_in(self.env)).run()
-        return self._scored(result)
 
 
 class TeamGeneration(OnPolicyGeneration):
