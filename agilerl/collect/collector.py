@@ -15,7 +15,6 @@ from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.core import foreign
 from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.envs.protocol import Lanes
-from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
 
@@ -245,16 +244,6 @@ def cut(members: int, shards: int) -> list[list[int]]:
     With fewer members than shards, as after a race has stopped some, there is one shard for each member.
     """
     return [part.tolist() for part in np.array_split(np.arange(members), min(shards, members))]
-
-
-def check_shards(shards: int, members: int) -> None:
-    """Raise ConfigError unless this many shards can be cut from the population."""
-    if shards > members:
-        raise ConfigError(
-            f"training.shards={shards} is more than the population's {members} "
-            f"{'member' if members == 1 else 'members'}, and a shard has one at least. fix: shards={members}, or "
-            f"population={shards} (training.pop_size)."
-        )
 
 
 @dataclass(frozen=True)

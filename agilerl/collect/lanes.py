@@ -22,7 +22,6 @@ from agilerl.collect.collector import (
     Shared,
     Steps,
     Tally,
-    check_shards,
     cut,
 )
 from agilerl.collect.custom.calls import check_calls
@@ -31,7 +30,7 @@ from agilerl.collect.evaluator import Evaluator, innermost, lanes_for
 from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.collect.rewards import refuse_scaling
 from agilerl.core import foreign
-from agilerl.core.compatibility import OF_RUNS, enforce
+from agilerl.core.compatibility import OF_RUNS, RUN_DEFAULTS, enforce
 from agilerl.core.env_ids import is_team_id
 from agilerl.core.options import LoopOptions
 from agilerl.core.spaces import without_texts
@@ -141,7 +140,6 @@ class LaneCollector(Collector, Generic[Options]):
         self.run_seed, self.shards = run_seed, shards
         self.shared = self.shared[:1] * shards
         self._choice = self._choose(population)
-        check_shards(shards, len(population))
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
         self._tests = own_tests or self.learner == CustomLearner.name
         for agent in population:
@@ -154,7 +152,7 @@ class LaneCollector(Collector, Generic[Options]):
                 self.notes.append(f"{option} is ignored: {reason}")
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
-        enforce(OF_RUNS, self.facts_of_run(population[0]), {"carry_envs": False, "shards": 1, "ranks": 1})
+        enforce(OF_RUNS, {**self.facts_of_run(population[0]), "pop_size": len(population)}, RUN_DEFAULTS)
         if not self.is_repeatable:
             self.notes.append(ASYNCHRONOUS_NOTE)
         self.lanes = self._make_lanes(len(cut(len(population), shards)[0]))

@@ -13,10 +13,11 @@ from gymnasium import Space
 from torch import Tensor
 
 from agilerl.components.data import Transition, to_tensordict
-from agilerl.components.rows import host_array
+from agilerl.components.rows import check_distinct, host_array
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
+from agilerl.core.ranges import Count
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam
 from agilerl.envs.team import by_name, nothing
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
@@ -61,12 +62,12 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     def __init__(
         self,
-        memory_size: int | None = None,
+        memory_size: Count | None = None,
         field_names: Sequence[str] | None = None,
         agent_ids: Sequence[str] | None = None,
         device: str | torch.device | None = None,
         *,
-        max_size: int | None = None,
+        max_size: Count | None = None,
         observation_spaces: Mapping[str, Space[Any]] | None = None,
         action_spaces: Mapping[str, Space[Any]] | None = None,
         dtype: torch.dtype = torch.float32,
@@ -79,9 +80,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self.observation_spaces = observation_spaces
         self.field_names = None if field_names is None else list(field_names)
         self._roles = {name: TEAM_ROLES.get(name, name) for name in self.field_names or FIELDS}
-        doubled = [name for name, role in self._roles.items() if list(self._roles.values()).count(role) > 1]
-        if doubled:
-            raise ConfigError(f"field_names name the same field twice: {doubled}. fix: one name for each field.")
+        check_distinct("field_names", [TEAM_ROLES.get(name, name) for name in self.field_names or ()])
+        check_distinct("agent_ids", self.agent_ids)
         self.has_own_fields = not set(FIELDS) <= set(self._roles.values())  # custom fields
         self._widths: dict[str, int] | None = None  # width of each agent's action
         self._starts: np.ndarray | None = None  # [A] lowest choices, stored as 0; None if unknown

@@ -16,7 +16,7 @@ from agilerl.components.rows import Field, Path, Rows, host_array, plan, put
 from agilerl.components.storage import FRAME, NEXT_FRAME
 from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
-from agilerl.core.ranges import Count, Fraction, check
+from agilerl.core.ranges import Count, Fraction
 from agilerl.errors import ShapeError
 
 CUTS = ("truncated", "truncation")  # keys by which a user's batch may mark truncation
@@ -116,8 +116,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         max_size: int,
-        n_step: int = 3,
-        gamma: float = 0.99,
+        n_step: Count = 3,
+        gamma: Fraction = 0.99,
         device: str | torch.device | None = "cpu",
         dtype: torch.dtype = torch.float32,
         *,
@@ -126,8 +126,6 @@ class MultiStepReplayBuffer(ReplayBuffer):
         ns_key: str = "next_obs",
         seed: int | None = None,
     ) -> None:
-        check("n_step", n_step, Count, 3, unit="steps per window")
-        check("gamma", gamma, Fraction, 0.99, unit="discount per step")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed)
         self.n_step, self.gamma = int(n_step), float(gamma)
         self._steps = NStep(self.n_step, self.gamma)

@@ -140,14 +140,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         max_size: int,
-        alpha: float = 0.6,
+        alpha: NonNegative = 0.6,
         device: str | torch.device | None = "cpu",
         dtype: torch.dtype = torch.float32,
         *,
         seed: int | None = None,
         **more: Any,
     ) -> None:
-        check("alpha", alpha, NonNegative, 0.6, unit="exponent of the priorities")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed, **more)
         self.alpha, self._sampler = float(alpha), Priorities(self, alpha)
         self._parts.append(self._sampler)

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from agilerl.components.data import Transition, to_tensordict, with_batch_axis
 from agilerl.components.ring import Part, RowRing
-from agilerl.components.rows import Path, Rows, flatten
+from agilerl.components.rows import Path, Rows, check_distinct, flatten
+from agilerl.core.ranges import Count
 from agilerl.core.rng import Purpose, resolve_seed, stream
+from agilerl.core.transfer import as_device
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
@@ -74,11 +76,11 @@ class ReplayBuffer(RowRing):
 
     def __init__(
         self,
-        max_size: int | None = None,
+        max_size: Count | None = None,
         device: str | torch.device | Sequence[str] | None = "cpu",
         dtype: torch.dtype | str | torch.device | None = torch.float32,
         *,
-        memory_size: int | None = None,
+        memory_size: Count | None = None,
         field_names: Sequence[str] | None = None,
         seed: int | None = None,
     ) -> None:
@@ -87,10 +89,11 @@ class ReplayBuffer(RowRing):
             dtype = torch.float32
         super().__init__(
             max_size if max_size is not None else memory_size,
-            torch.device(device or "cpu"),  # type: ignore[arg-type]
+            as_device(device or "cpu"),
             dtype if isinstance(dtype, torch.dtype) else torch.float32,
         )
         self.field_names = None if field_names is None else list(field_names)
+        check_distinct("field_names", [ROLES.get(name, name) for name in self.field_names or ()])
         if field_names is not None:
             message = "ReplayBuffer(memory_size=, field_names=) is the older form; use max_size= and add()."
             warn_once("replay_buffer:field_names", message, DeprecationWarning)

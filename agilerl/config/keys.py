@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import find_algorithm, shipped_in
-from agilerl.algorithms.base.declared import SYNONYMS, hyperparameters
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
+from agilerl.core.signatures import SYNONYMS
 from agilerl.errors import ConfigError, nearest
 
 SECTION_ALIASES = {"selection_strategy": "tournament_selection"}

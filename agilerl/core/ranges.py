@@ -124,7 +124,7 @@ class Range:
 
 
 def misfit(value: Any, values: Any, *, arrays: bool = False) -> str:
-    """Return what a value must be by its type, of numbers or `Literal`; empty if it is, or for other types.
+    """Return what a value must be by its type, of numbers, booleans or `Literal`; empty if it is, or for other types.
 
     arrays: whether an array of numbers is as good as one.
     """
@@ -135,6 +135,8 @@ def misfit(value: Any, values: Any, *, arrays: bool = False) -> str:
         *others, last = map(repr, get_args(kind))
         choices = f"{', '.join(others)} or {last}" if others else last
         return "" if value in get_args(kind) else f"{choices}{' or None' if or_none else ''}"
+    if kind is bool:
+        return "" if isinstance(value, bool | np.bool_) else f"True or False{' or None' if or_none else ''}"
     numbers = Range.of(kind)
     if numbers is None or ((arrays or np.ndim(value) == 0) and numbers.accepts(value)):
         return ""
@@ -162,6 +164,12 @@ def closest(value: Any, values: Any, usual: Any) -> Any:
     kind, _ = without_none(values)
     choices = [str(choice) for choice in get_args(kind)] if get_origin(kind) is Literal else []
     return next(iter(nearest(str(value), choices, limit=1)), usual)
+
+
+def usual_of(values: Any) -> Any:
+    """Return an example of an annotated type, for the fix."""
+    numbers = Range.of(values)
+    return True if numbers is None else numbers.base(min(max(1, numbers.low), numbers.high))
 
 
 def without_none(values: Any) -> tuple[Any, bool]:

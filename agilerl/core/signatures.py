@@ -5,13 +5,24 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_origin, get_type_hints
 
 from agilerl.core import foreign
-from agilerl.errors import AgileRLError, ArgumentError, warn_once
+from agilerl.core.ranges import check, usual_of, without_none
+from agilerl.errors import AgileRLError, ArgumentError, ConfigError, nearest, warn_once
 
 OF_POPULATIONS = ("index", "seed", "hp_config", "net_config", "device")  # arguments that populations are made with
+SYNONYMS: dict[str, tuple[str, ...]] = {  # argument names in other libraries, the most common first
+    "learning_rate": ("lr", "lr_actor", "lr_critic"),
+    "train_freq": ("learn_step",),
+    "n_steps": ("learn_step",),
+    "n_epochs": ("update_epochs",),
+    "clip_range": ("clip_coef",),
+}
+Function = TypeVar("Function", bound=Callable[..., Any])
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -113,6 +124,111 @@ def by_position_or_name(cls: Any, **arguments: Any) -> tuple[tuple[Any, ...], di
     if takes_any_name(declared) and inspect.Parameter.VAR_POSITIONAL not in kinds and positions < len(arguments):
         return (), arguments
     return tuple(arguments.values()), {}
+
+
+def hints_of(function: Any) -> dict[str, Any]:
+    """Return the types of a function's arguments, without those whose names exist for type checkers alone."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError:
+        scope = inspect.unwrap(function).__globals__
+        hints: dict[str, Any] = {}
+        for name, written in function.__annotations__.items():
+            with suppress(NameError):
+                hints |= get_type_hints(types.SimpleNamespace(__annotations__={name: written}), scope, None, True)
+        return hints
+
+
+def is_simple(hint: Any) -> bool:
+    """Whether a type is a boolean or an integer, or one of them or None."""
+    return hint in (bool, int, bool | None, int | None)
+
+
+def is_ours(function: Any) -> bool:
+    """Whether a function belongs to this package."""
+    package = __name__.partition(".")[0]
+    return inspect.isfunction(function) and str(function.__module__).partition(".")[0] == package
+
+
+def bind(title: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a call by name; ArgumentError for unknown ones, with the nearest name, or too many."""
+    names = [name for name in signature.parameters if name != "self"]
+    unknown = [] if takes_any_name(signature.parameters) else [name for name in kwargs if name not in names]
+    if unknown:
+        raise ArgumentError(unexpected(title, unknown, names))
+    try:
+        return signature.bind_partial(*args, **kwargs).arguments
+    except TypeError as error:  # too many, or a duplicate
+        raise ArgumentError(f"{title} got {error}. fix: arguments by name, of: {', '.join(names)}.") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _ranges(functions: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the checked types of arguments: numbers with a range, choices, integers and booleans."""
+    hints = {name: hint for function in reversed(functions) for name, hint in hints_of(function).items()}
+    kinds = Annotated, Literal
+    return {k: v for k, v in hints.items() if is_simple(v) or get_origin(without_none(v)[0]) in kinds}
+
+
+def check_call(
+    title: str, signature: inspect.Signature, functions: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any],
+    error: type[Exception] = ConfigError,
+) -> None:  # fmt: skip
+    """Check the names of arguments, and those with a range by the types of the functions that take them.
+
+    Raises:
+        ArgumentError: see `bind`. error: out of range, with the range, the value and a fix.
+    """
+    arguments, ranges = bind(title, signature, args, kwargs), _ranges(tuple(functions))
+    for name in arguments.keys() & ranges.keys():
+        default = signature.parameters[name].default
+        usual = usual_of(ranges[name]) if default in (None, inspect.Parameter.empty) else default
+        check(f"{title}: {name}", arguments[name], ranges[name], usual, error)
+
+
+class Checked:
+    """Base of classes whose constructor arguments are checked, names and ranges; see `check_call`.
+
+    Attributes:
+        argument_error: raised for a value out of range.
+    """
+
+    argument_error: type[Exception] = ConfigError
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        functions, signature = constructors(cls), constructor_signature(cls)
+        if all(map(is_ours, functions)) and not takes_any_name(inspect.signature(functions[-1]).parameters):
+            named = [p for p in signature.parameters.values() if p.kind not in VARIADIC]  # all names are known
+            signature = signature.replace(parameters=named)
+        checked_ones = list(filter(is_ours, functions))
+        check_call(cls.__name__, signature, checked_ones, (None, *args), kwargs, cls.argument_error)
+        return super().__new__(cls)
+
+
+def checked(function: Function) -> Function:
+    """Decorate a function to check its arguments, names and ranges; see `check_call`."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check_call(function.__name__, signature, (function,), args, kwargs)
+        return function(*args, **kwargs)
+
+    return cast(Function, call)
+
+
+def unexpected(title: str, unknown: Sequence[str], names: Sequence[str]) -> str:
+    """Build the message for unknown arguments: each with the nearest name, or all names."""
+    words = {word: [name for name in meant if name in names] for word, meant in SYNONYMS.items()}
+    close: dict[str, list[str]] = {}
+    for name in unknown:
+        best = [name] if words.get(name) else nearest(name, [*names, *(word for word in words if words[word])], limit=1)
+        close[name] = [meant for word in best for meant in words.get(word, [word])]
+    hints = [f"{name}: did you mean {' or '.join(meant)}?" for name, meant in close.items() if meant]
+    listed = "" if all(close.values()) else f"; known: {', '.join(names)}"
+    fix = "that name" if len(hints) == len(unknown) else "leave it out, or use a known name"
+    what = f"{title} got an unexpected argument {', '.join(map(repr, unknown))}{listed}."
+    return " ".join([what, *hints, f"fix: {fix}."])
 
 
 def construct(cls: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -10,11 +10,10 @@ from typing import Any, Literal
 from agilerl.core import foreign
 from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartBinding, PartName, parts_of
 from agilerl.engine.rows.kernels import rule_of
-from agilerl.errors import ConfigError, unknown_choice
+from agilerl.errors import ConfigError
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 
-WANTED = ("auto", "fused", "sequential")
 IMAGE_ENCODERS = ("EvolvableCNN", "EvolvableResNet")
 
 
@@ -116,10 +115,8 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
         wanted: "auto", "fused" or "sequential".
 
     Raises:
-        ConfigError: "fused" is requested and a member does not stack; unknown `wanted`.
+        ConfigError: "fused" is requested and a member does not stack.
     """
-    if wanted not in WANTED:
-        raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
     unsupported = next((agent for agent in agents if no_engine_reason(agent)), None)
     if unsupported is not None:
         return Choice("agents", f"agent {unsupported.index} brings its own learn()")

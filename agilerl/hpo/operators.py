@@ -89,7 +89,8 @@ class HyperparameterConfig:
     def __init__(self, **parameters: RLParameter) -> None:
         for name, parameter in parameters.items():
             if not isinstance(parameter, RLParameter):
-                raise TypeError(f"Expected RLParameter object for {name!r}; got {type(parameter).__name__}.")
+                got, fix = type(parameter).__name__, f"{name}=RLParameter(min=1e-4, max=1e-2)"
+                raise TypeError(f"Expected RLParameter object for {name!r}; got {got}. fix: {fix}, say.")
         self.config: dict[str, RLParameter] = parameters
 
     def names(self) -> list[str]:

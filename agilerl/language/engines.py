@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from agilerl.core.transfer import step_tensor
-from agilerl.engine.choose import WANTED
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.rows.kernels import RULES, Columns, clip_rows, rule_of, step_live
-from agilerl.errors import ConfigError, unknown_choice
+from agilerl.errors import ConfigError
 from agilerl.language.base import BaseModel, Forward
 from agilerl.language.lora import stacked
 from agilerl.language.networks import HEAD, AdapterNetwork, values_of
@@ -332,7 +331,7 @@ def engines_for(
     """Return (engines, name, reason): "fused" with one engine per form of adapters and batches, else one per member.
 
     Raises:
-        ConfigError: "fused" is requested for members that do not stack; unknown `wanted`.
+        ConfigError: "fused" is requested for members that do not stack.
     """
     name, why = choose_adapters(agents, wanted)
     if name == "sequential":
@@ -345,8 +344,6 @@ def engines_for(
 
 def choose_adapters(agents: Sequence[Any], wanted: str = "auto") -> tuple[str, str]:
     """Return (name, reason) of `engines_for`, with the same errors, without creating engines."""
-    if wanted not in WANTED:
-        raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
     why = why_not_stacked(agents)
     if wanted == "fused" and why is not None:
         raise ConfigError(f"learner='fused' is not possible: {why}. fix: learner='auto'")

@@ -29,7 +29,6 @@ from agilerl.core.env_ids import check_lookup
 from agilerl.core.files import with_suffix
 from agilerl.core.foreign import SPACES
 from agilerl.core.options import LoopOptions, OfflineOptions, OffPolicyOptions
-from agilerl.core.ranges import AnyNumber, Count, Positive, check
 from agilerl.core.rng import resolve_seed
 from agilerl.core.spaces import actions_differ, differ, observation_space_channels_to_first
 from agilerl.envs.observed_masks import without_mask
@@ -110,11 +109,6 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "mutation": (lambda value: value is None or foreign.has_methods(value, "mutation"), "an object with mutation()",
                  "Mutations(...)"),
 }  # fmt: skip
-# Numbers among them: their types, and an example.
-NUMBERS: dict[str, tuple[Any, Any]] = {
-    "evaluation_interval": (Count, 10), "max_steps": (Count | None, 10), "evo_steps": (Count | None, 10),
-    "checkpoint_steps": (Count | None, 10), "num_epochs": (Positive | None, 1), "max_reward": (AnyNumber | None, None),
-}  # fmt: skip
 
 
 def completed(other: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -182,7 +176,7 @@ class Request:
         ):
             if not asked[name] and asked[path] is not None:
                 text = f"'{name}' set to {asked[name]} but '{path}' has been defined, {file} will not be saved unless "
-                warnings.warn(f"{text}'{name}' is {on}.", AgileRLWarning, stacklevel=4)
+                warnings.warn(f"{text}'{name}' is {on}.", AgileRLWarning, stacklevel=5)
         _check_evolution(self.population, asked)
 
     def _check_agents(self) -> None:
@@ -346,7 +340,7 @@ def _warn_unchanged(function: str, result: EvolveResult, rare: bool) -> None:
     if result.updates and rare:  # a generation starts with an update, whatever its learn_step
         finding, learned = f"only {result.updates} updates of all members were made", "next to nothing"
     text = f"{function}: {finding} in {result.generations} generations, so {learned} was learned. fix: {fix}."
-    warnings.warn(text, AgileRLWarning, stacklevel=4)
+    warnings.warn(text, AgileRLWarning, stacklevel=5)
 
 
 def _last_fitness(agent: Any) -> float:
@@ -378,7 +372,7 @@ def _check_evolution(pop: list[Any], asked: Mapping[str, Any]) -> None:
     for name, other in (("tournament", "mutation"), ("mutation", "tournament")):
         if asked[name] is not None and asked[other] is None:
             fix = f"pass {other}={examples[other]}"
-            warn_once(f"no-{other}", f"a {name} without a {other} does nothing. fix: {fix}.", stacklevel=6)
+            warn_once(f"no-{other}", f"a {name} without a {other} does nothing. fix: {fix}.", stacklevel=7)
     size = tournament.population_size if isinstance(tournament, TournamentSelection) else len(pop)
     if size != len(pop):
         raise ConfigError(
@@ -424,7 +418,7 @@ def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, 
             f"{function}: batch_size may mutate up to {highest:g} and the memory holds {most} transitions; the range "
             f"ends at {most}. fix: {fix.replace('batch_size=', 'a range of batch_size up to ')}.",
             AgileRLWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -446,9 +440,6 @@ def check_types(function: str, asked: Mapping[str, Any]) -> None:
     for name, (is_valid, expected, example) in TYPES.items():
         if name in asked and not is_valid(asked[name]):
             raise ConfigError(f"{function}: {name} must be {expected}; got {asked[name]!r}. fix: {name}={example}.")
-    for name, (values, usual) in NUMBERS.items():
-        if name in asked and "evaluation_interval" in asked:  # of the others `options` checks them
-            check(f"{function}: {name}", asked[name], values, usual)
 
 
 def check_members(function: str, population: Sequence[Any]) -> None:
@@ -471,7 +462,7 @@ def check_members(function: str, population: Sequence[Any]) -> None:
             f"{function}: several agents have the same index ({', '.join(map(str, indices))}); they are numbered from "
             f"0. fix: index=k for the k-th agent, or create_population.",
             AgileRLWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
         for index, agent in enumerate(population):
             unwrapped(agent).index = index
@@ -525,4 +516,4 @@ def _warn_of_discounts(population: Sequence[Any], memory: Any, is_mutated: bool)
             "without n-step memory."
         )
     for text in texts:
-        warnings.warn(text, AgileRLWarning, stacklevel=6)
+        warnings.warn(text, AgileRLWarning, stacklevel=7)

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from agilerl.collect.bandit import BanditCollector
+from agilerl.core.ranges import Count
+from agilerl.core.signatures import checked
 from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
 from agilerl.envs.vector import make_vect_envs
 from agilerl.telemetry.record import Sink
@@ -15,12 +17,13 @@ from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy
 
 
+@checked
 @completed(train_off_policy)
 def train_bandits(
     env: Any, env_name: str, algo: str | None = None, pop: list[Any] | None = None, memory: Any = None,
     INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None, swap_channels: bool = False,
     max_steps: int = 20_000, episode_steps: int = 500, evo_steps: int = 2_500, eval_steps: int | None = 500,
-    eval_loop: int = 1, target: float | None = None, tournament: Any = None, mutation: Any = None,
+    eval_loop: Count = 1, target: float | None = None, tournament: Any = None, mutation: Any = None,
     checkpoint: int | None = None, checkpoint_path: str | None = None, overwrite_checkpoints: bool = False,
     save_elite: bool = False, elite_path: str | None = None, wb: bool = False, verbose: bool = True,
     accelerator: Any = None, wandb_api_key: str | None = None, wandb_kwargs: dict[str, Any] | None = None, *,

@@ -13,6 +13,8 @@ from agilerl.algorithms import DEFAULT_BY_GYM
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.core import foreign
 from agilerl.core.options import LanguageOptions
+from agilerl.core.ranges import AnyNumber, Count, Positive
+from agilerl.core.signatures import checked
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.language.collect.collector import GYMS, ITEMS, LanguageCollector, check_gym
@@ -23,13 +25,14 @@ from agilerl.telemetry.record import Sink
 from agilerl.training.published import check_members, check_types, compare, completed, train_population
 
 
+@checked
 def finetune_llm_reasoning(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
-    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
-    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
+    checkpoint_steps: Count | None = None, tournament: Any = None, mutation: Any = None,
     wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: int | None = None,
-    verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, num_epochs: int | None = None,
+    wandb_run_name: str | None = None, evaluation_interval: Count = 10, max_reward: AnyNumber | None = None,
+    verbose: bool = True, accelerator: Any = None, max_steps: Count | None = None, num_epochs: Positive | None = None,
     log_csv: bool = False, *, seed: int | None = None, learner: str = "auto", threads: int = 1,
     sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
@@ -73,16 +76,17 @@ def finetune_llm_reasoning(
     return _finetune("finetune_llm_reasoning", "completions", locals())
 
 
+@checked
 @completed(finetune_llm_reasoning)
 def finetune_llm_preference(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
-    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
-    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
+    checkpoint_steps: Count | None = None, tournament: Any = None, mutation: Any = None,
     wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: int = 10, verbose: bool = True, accelerator: Any = None,
-    max_steps: int | None = None, num_epochs: int | None = None, log_csv: bool = False, *, seed: int | None = None,
-    learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
-    resume: str | os.PathLike[str] | None = None,
+    wandb_run_name: str | None = None, evaluation_interval: Count = 10, verbose: bool = True, accelerator: Any = None,
+    max_steps: Count | None = None, num_epochs: Positive | None = None, log_csv: bool = False, *,
+    seed: int | None = None, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of DPO agents on preference pairs.
 
@@ -94,16 +98,17 @@ def finetune_llm_preference(
     return _finetune("finetune_llm_preference", "preferences", locals())
 
 
+@checked
 @completed(finetune_llm_reasoning)
 def finetune_llm_sft(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
-    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
-    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
+    checkpoint_steps: Count | None = None, tournament: Any = None, mutation: Any = None,
     wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: int = 10, verbose: bool = True, accelerator: Any = None,
-    max_steps: int | None = None, num_epochs: int | None = None, log_csv: bool = False, *, seed: int | None = None,
-    learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
-    resume: str | os.PathLike[str] | None = None,
+    wandb_run_name: str | None = None, evaluation_interval: Count = 10, verbose: bool = True, accelerator: Any = None,
+    max_steps: Count | None = None, num_epochs: Positive | None = None, log_csv: bool = False, *,
+    seed: int | None = None, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of SFT agents on examples.
 
@@ -115,14 +120,15 @@ def finetune_llm_sft(
     return _finetune("finetune_llm_sft", "examples", locals())
 
 
+@checked
 @completed(finetune_llm_reasoning)
 def finetune_llm_multiturn(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
-    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
-    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
+    checkpoint_steps: Count | None = None, tournament: Any = None, mutation: Any = None,
     wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: float | None = None,
-    verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, log_csv: bool = False, *,
+    wandb_run_name: str | None = None, evaluation_interval: Count = 10, max_reward: AnyNumber | None = None,
+    verbose: bool = True, accelerator: Any = None, max_steps: Count | None = None, log_csv: bool = False, *,
     test_games: int = 64, report_games: int = 0, seed: int | None = None, learner: str = "auto", threads: int = 1,
     sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip

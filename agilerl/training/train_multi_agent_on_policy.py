@@ -8,16 +8,19 @@ from typing import Any
 
 from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
 from agilerl.collect import collector_for
+from agilerl.core.ranges import Count
+from agilerl.core.signatures import checked
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 
 
+@checked
 @completed(train_multi_agent_off_policy)
 def train_multi_agent_on_policy(
     env: Any, env_name: str, algo: str | None = None, pop: list[Any] | None = None, sum_scores: bool = True,
     INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None, swap_channels: bool = False,
-    max_steps: int = 50_000, evo_steps: int = 25, eval_steps: int | None = None, eval_loop: int = 1,
+    max_steps: int = 50_000, evo_steps: int = 25, eval_steps: int | None = None, eval_loop: Count = 1,
     target: float | None = None, tournament: Any = None, mutation: Any = None, checkpoint: int | None = None,
     checkpoint_path: str | None = None, overwrite_checkpoints: bool = False, save_elite: bool = False,
     elite_path: str | None = None, wb: bool = False, verbose: bool = True, accelerator: Any = None,

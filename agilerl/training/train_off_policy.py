@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from agilerl.collect.off_policy import OffPolicyCollector
+from agilerl.core.ranges import Count
+from agilerl.core.signatures import checked
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request
 
 
+@checked
 def train_off_policy(
     env: Any, env_name: str, algo: str | None = None, pop: list[Any] | None = None, memory: Any = None,
     INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None, swap_channels: bool = False,
-    max_steps: int = 1_000_000, evo_steps: int = 10_000, eval_steps: int | None = None, eval_loop: int = 1,
+    max_steps: int = 1_000_000, evo_steps: int = 10_000, eval_steps: int | None = None, eval_loop: Count = 1,
     learning_delay: int = 0, eps_start: float = 1.0, eps_end: float = 0.1, eps_decay: float = 0.995,
     target: float | None = None, n_step: bool = False, per: bool = False, n_step_memory: Any = None,
     tournament: Any = None, mutation: Any = None, checkpoint: int | None = None, checkpoint_path: str | None = None,

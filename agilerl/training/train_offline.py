@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agilerl.collect.offline import OfflineCollector
+from agilerl.core.ranges import Count
+from agilerl.core.signatures import checked
 from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.errors import ConfigError
 from agilerl.telemetry.record import Sink
@@ -14,12 +16,13 @@ from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy
 
 
+@checked
 @completed(train_off_policy)
 def train_offline(
     env: Any, env_name: str, dataset: Any = None, algo: str | None = None, pop: list[Any] | None = None,
     memory: Any = None, INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None,
     swap_channels: bool = False, max_steps: int = 1_000_000, evo_steps: int = 10_000, eval_steps: int | None = None,
-    eval_loop: int = 1, target: float | None = None, tournament: Any = None, mutation: Any = None,
+    eval_loop: Count = 1, target: float | None = None, tournament: Any = None, mutation: Any = None,
     checkpoint: int | None = None, checkpoint_path: str | None = None, overwrite_checkpoints: bool = False,
     save_elite: bool = False, elite_path: str | None = None, wb: bool = False, verbose: bool = True,
     accelerator: Any = None, minari_dataset_id: str | None = None, remote: bool = False,

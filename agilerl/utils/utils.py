@@ -18,8 +18,9 @@ from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.core.files import with_suffix
 from agilerl.core.hostile import malformed
 from agilerl.core.moved import forward
+from agilerl.core.ranges import Count
 from agilerl.core.rng import resolve_seed
-from agilerl.core.signatures import by_position_or_name, construct, constructor_signature
+from agilerl.core.signatures import by_position_or_name, checked, construct, constructor_signature
 from agilerl.core.spaces import observation_space_channels_to_first
 from agilerl.envs.protocol import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
@@ -64,6 +65,7 @@ OF_THE_CALL = (
 BOX2D = ("LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing")
 
 
+@checked
 def create_population(
     algo: str,
     net_config: dict[str, Any] | None = None,
@@ -75,7 +77,7 @@ def create_population(
     critic_network: Any = None,
     agent_wrapper: Any = None,
     wrapper_kwargs: dict[str, Any] | None = None,
-    population_size: int = 1,
+    population_size: Count = 1,
     num_envs: int = 1,
     device: str | torch.device = "cpu",
     accelerator: Any = None,
@@ -128,11 +130,9 @@ def create_population(
             "torch_compiler",
             f"torch_compiler={torch_compiler!r} changes nothing: members are rows of batched kernels, not compiled "
             "modules. fix: leave it out.",
-            stacklevel=3,
+            stacklevel=4,
         )
     cls, asked = find_algorithm(algo), locals()
-    if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
-        raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")
     check_device(device)
     names, text = UNUSED[bool(cls.learns_language)]
     for name in names:

@@ -50,6 +50,7 @@ from agilerl.core.rng import restored_generator
 from agilerl.core.signatures import construct_without_repeats, constructor_arguments, taken_by, takes_any_name
 from agilerl.core.spaces import short_form, space_from_json
 from agilerl.core.texts import as_dict, number
+from agilerl.core.transfer import as_device
 from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import Recipe
@@ -73,7 +74,7 @@ def check_device(device: str | torch.device) -> str | torch.device:
     Raises:
         ConfigError: a CUDA device was requested, but none is available.
     """
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    if as_device(device).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"device={str(device)!r} needs CUDA, and this PyTorch finds no CUDA device. fix: device='cpu'."
         )
@@ -174,12 +175,13 @@ class EvolvableAlgorithm(Predicting):
     def __init__(
         self,
         index: int = 0,
-        hp_config: HyperparameterConfig | None = None,
+        hp_config: HyperparameterConfig | Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         torch_compiler: str | None = None,
         name: str | None = None,
     ) -> None:
+        hp_config = HyperparameterConfig(**hp_config) if isinstance(hp_config, Mapping) else hp_config
         check_mutable(type(self), hp_config.config if hp_config is not None else {})
         self.registry.hp_config = hp_config.copy() if hp_config is not None else HyperparameterConfig()
         self.index = index

@@ -15,10 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.collect.collector import Collector, GenerationPlan, Seconds, Tally, check_shards
+from agilerl.collect.collector import Collector, GenerationPlan, Seconds, Tally
 from agilerl.collect.fitness import FitnessEvaluator, PopulationEvaluation
 from agilerl.core import foreign
-from agilerl.core.compatibility import OF_RUNS, enforce
+from agilerl.core.compatibility import OF_RUNS, RUN_DEFAULTS, enforce
 from agilerl.core.options import LanguageOptions, LoopOptions
 from agilerl.core.rng import Purpose, stream
 from agilerl.engine.learner import not_a_result
@@ -136,8 +136,7 @@ class LanguageCollector(Collector):
     ) -> None:
         if not self.is_shared and len(self.envs) != len(population):
             raise ConfigError(f"{len(self.envs)} environments for {len(population)} members. fix: one each, or env=.")
-        check_shards(shards, len(population))
-        enforce(OF_RUNS, {"shards": shards, "ranks": self.ranks.size}, {"shards": 1})
+        enforce(OF_RUNS, {"shards": shards, "ranks": self.ranks.size, "pop_size": len(population)}, RUN_DEFAULTS)
         self.run_seed, self.shards = run_seed, shards
         self._env_states = [[env.state() for env in self.envs] for _ in range(shards)]
         self._check_fit(population)

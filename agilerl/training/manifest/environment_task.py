@@ -24,7 +24,6 @@ from agilerl.envs.team import is_parallel
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
 from agilerl.training.manifest.resolve import (
-    check_replay,
     hyperparameter_config,
     net_config,
     with_encoder,
@@ -71,7 +70,6 @@ class EnvironmentTask(Task):
         resolved = without_noise(with_encoder(manifest, spaces.observation_space), spaces.action_space)
         with contextlib.suppress(NotAvailableYetError):  # the agent reports observations without an encoder
             check_sizes(resolved, *spaces.joint, available_bytes())
-        check_replay(resolved)
         resolved = within_replay(resolved)
         if manifest.environment.name == UNNAMED or (is_vector(env) and manifest.environment.name == type(env).__name__):
             named = resolved.environment.model_copy(update={"name": spaces.name})

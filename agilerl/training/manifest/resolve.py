@@ -146,18 +146,6 @@ def _usual_encoder(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any] 
     return {"latent_dim": 32, "mlp_config": {"hidden_size": [64]}}
 
 
-def check_replay(manifest: Manifest) -> None:
-    values, size = manifest.algorithm.hyperparameters, manifest.replay_buffer.max_size
-    later = [change.after for change in manifest.evolution.schedule or () if change.kind == "rl_hp"]
-    batches = [values.get("batch_size"), *(after.get("batch_size") for after in later)]
-    batch = max((value for value in batches if isinstance(value, int)), default=0)
-    if manifest.has_replay and batch > size:
-        raise ConfigError(
-            f"replay_buffer.max_size must be at least algorithm.batch_size ({batch} transitions), or nothing is ever "
-            f"learned; got {size}. fix: replay_buffer.max_size=100000, or a smaller batch_size."
-        )
-
-
 def within_replay(manifest: Manifest) -> Manifest:
     """Limit batch-size ranges to the size of the replay memory, with a warning if one changes."""
     size = manifest.replay_buffer.max_size

@@ -217,10 +217,13 @@ def test_three_lost_workers_end_the_run_with_the_shard_and_the_seed(inline: Any)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shards": 5}, r"training\.shards=5 is more than the population's 4 members.*fix: shards=4, or"),
+        ({"shards": 5}, r"training\.shards=5 needs a member .*fix: training\.pop_size=5, or"),
         ({"shards": 2, "workers": 0}, r"workers must be a number of processes from 1 on, or 'auto'; got 0"),
         ({"shards": 2, "workers": "two"}, r"workers must be a number .* got 'two'\. fix: workers='auto'"),
-        ({"shards": 2, "carry_envs": True}, r"carry_envs=True continues episodes in lanes .*fix: shards=1, or"),
+        (
+            {"shards": 2, "carry_envs": True},
+            r"carry_envs=true continues episodes in lanes .*fix: training\.shards=1",
+        ),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
