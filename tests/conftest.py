@@ -10,14 +10,19 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
 
+import copied_workers
 import pytest
 import torch
 
 from agilerl import algorithms
+from agilerl.workers.local import LocalWorkers
+from agilerl.workers.processes import Processes
 
+gc.disable()  # until the tests are collected: of what is imported, nothing goes
 torch.set_num_threads(1)
 # Processes that are not forked from this one, as where a thread runs, are copies of one that has imported these once.
-multiprocessing.set_forkserver_preload(["accelerate", "agilerl.training.train_off_policy", "agilerl.envs.healing"])
+PRELOADED = ["training.train_off_policy", "training.manifest.build", "envs.healing"]
+multiprocessing.set_forkserver_preload(["accelerate", *(f"agilerl.{name}" for name in PRELOADED)])
 
 # Long cases whose other cases stay in the fast suite, which has five minutes.
 HEALED = "faults/test_team_healing.py::test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice"
@@ -105,6 +110,7 @@ MATRICES = (
     "unit/training/test_resolve.py",
 )  # fmt: skip
 
+STARTS = {LocalWorkers: LocalWorkers._process, Processes: Processes._start}
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
@@ -120,6 +126,24 @@ def quick_host() -> Iterator[None]:
         patch.setattr("os.fsync", lambda file: None)  # a killed process loses nothing by it; a power cut is not tested
         patch.setattr(metadata, "version", functools.cache(metadata.version))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_workers() -> Iterator[None]:
+    """Processes of a run do not import the package; those of `new_interpreters` do."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalWorkers, "_process", copied_workers.start_worker)
+        patch.setattr(Processes, "_start", copied_workers.start_spawned)
+        yield
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, start in STARTS.items():
+        monkeypatch.setattr(kind, start.__name__, start)
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +180,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected and imported stays: Python's collector of cycles has not to walk over it in every test."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # agents and graphs go by their counts
+    gc.enable()

@@ -217,14 +217,14 @@ SIGNS = np.array([[-1, 1], [1, 1]], np.float32)
 
 
 def test_ppo_learns_every_part() -> None:
-    agent = trained(Lane, 20_480)
+    agent = trained(Lane, 10_240)
     check_learned(agent.get_action(SIGNS, training=False)[0])
     assert agent.test(make_vect_envs(make_env=Lane, num_envs=4), max_steps=8) > 28.0, "of 8 · 5 points"
 
 
 @pytest.mark.thorough
 def test_masks_of_parts_are_followed_while_it_learns_and_plays() -> None:
-    agent = trained(MaskedLane, 20_480)  # an illegal action raises
+    agent = trained(MaskedLane, 10_240)  # an illegal action raises
     mask = np.array([[1, 1, 1, 1, 0, *[1] * 7], [1, 1, 0, 1, 0, *[1] * 7]], np.int8)
     check_learned(agent.get_action(SIGNS, mask, training=False)[0], masks=True)
     agent.test(make_vect_envs(make_env=MaskedLane, num_envs=4), max_steps=8)
@@ -237,7 +237,7 @@ def test_masks_of_parts_are_followed_while_it_learns_and_plays() -> None:
 
 @pytest.mark.thorough
 def test_recurrent_ppo_learns_every_part() -> None:
-    agent = trained(Lane, 20_480, recurrent=True, net_config=LSTM, max_seq_len=8, batch_size=32)
+    agent = trained(Lane, 10_240, recurrent=True, net_config=LSTM, max_seq_len=8, batch_size=32)
     check_learned(agent.get_action(SIGNS, training=False)[0])
 
 
@@ -406,7 +406,7 @@ def train_teams(pop: list[Any], steps: int, **more: Any) -> list[Any]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("cls", [pytest.param(IPPO, marks=pytest.mark.slow), MAPPO])
 def test_teams_learn_every_part(cls: Any) -> None:
-    (found,) = train_teams([team(cls, lr=2e-3)], 24_576)
+    (found,) = train_teams([team(cls, lr=2e-3)], 12_288)
     seen = dict.fromkeys(IDS, SIGNS)
     actions = found.get_action(seen, training=False)[0]
     check_learned(actions["mixed_0"])
