@@ -121,7 +121,6 @@ def test_ids_name_data_sets_with_mean_0_and_deviation_1() -> None:
     assert set(targets) == {0, 1, 2}
     env = gym.make(resolve_env_id("bandit/breast_cancer"))
     assert env.observation_space.shape == (2, 60)
-    assert env.spec is not None
     assert env.spec.max_episode_steps == 100
     with pytest.raises(EnvError, match=r"data set of bandits 'wines'.*wine"):
         labelled("wines")

@@ -83,7 +83,6 @@ def shuffled(monkeypatch: pytest.MonkeyPatch) -> type[Shuffled]:
 
 
 def arrivals(path: Path | None) -> list[int]:
-    assert path is not None
     return RunRecords.read(path).arrivals
 
 
@@ -233,7 +232,6 @@ def test_an_order_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_lineage_is_written_anew_with_its_arrivals(tmp_path: Path) -> None:
     run = train(out=tmp_path)
-    assert run.path is not None
     whole = (run.path / "evolution.jsonl").read_text()
     (run.path / "evolution.jsonl").write_text(whole.replace('"shard": 2', '"shard": 1'))
     with pytest.warns(agilerl.AgileRLWarning, match=r"evolution\.jsonl was damaged"):

@@ -45,7 +45,6 @@ def test_a_name_and_sections_train(tmp_path: Path) -> None:
     assert trainer.run is None
     population, fitnesses = trainer.train(save_elite=True, elite_path=tmp_path / "elite.pt", seed=3, **QUIET)
     assert [len(population), *map(len, fitnesses)] == [3, 3, 3]
-    assert trainer.run is not None
     manifest = trainer.run.manifest
     assert (manifest.training.seed, manifest.replay_buffer.max_size) == (3, 500)
     assert find_algorithm("DQN").load(tmp_path / "elite.pt").algo == "DQN"
@@ -83,7 +82,6 @@ def test_checkpoints_are_those_of_the_run_directory(tmp_path: Path, monkeypatch:
         trainer.train(checkpoint=100, **QUIET)
     with pytest.warns(AgileRLWarning, match="checkpoint and checkpoint_path are ignored: the run directory in"):
         trainer.train(checkpoint=100, checkpoint_path="x.pt", **{**QUIET, "out": tmp_path})
-    assert trainer.run is not None
     assert trainer.run.path is not None
     assert agilerl.resume(trainer.run.path, steps=300, verbose=False).result["env_steps_member"] == 300
 
@@ -174,7 +172,6 @@ def test_recurrent_ppo_trains_is_resumed_and_loaded(tmp_path: Path) -> None:
     small = {"network.encoder": {"hidden_state_size": 8, "num_layers": 1}, "network.latent_dim": 8, "learn_step": 64,
              "evo_steps": 128, "eval_episodes": 1, "eval_steps": 10, "update_epochs": 1}  # fmt: skip
     run = agilerl.train("CartPole-v1", "RecurrentPPO", population=2, steps=128, **QUIET | {"out": tmp_path}, **small)
-    assert run.path is not None
     assert "recurrentppo" in run.path.name
     again = agilerl.resume(run.path, steps=256, verbose=False)
     assert len(again.history) == 2
