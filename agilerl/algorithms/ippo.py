@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import gymnasium as gym
-
-from agilerl.algorithms.teams.actor_critics import own_rows
 from agilerl.algorithms.teams.on_policy import TeamPPO
+from agilerl.core.tree import Tree
 
 
 class IPPO(TeamPPO):
@@ -43,16 +38,6 @@ class IPPO(TeamPPO):
 
     reads_alone = True  # networks read only their own agent's observation
 
-    def value_space(self, group: str) -> tuple[gym.Space[Any], int]:
-        return self.observation_space[group], 0
-
-    def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
-        """Return the value inputs of a group's K agents as rows [..., K·B, ...]: their own observations."""
-        return (own_rows(obs, self.grouped_agents[group], axis),)
-
-    def value_parts(self, group: str, normalised: Sequence[str]) -> Sequence[str]:
-        return (group,) if group in normalised else ()
-
-    def observations_for(self, network: str, observations: Any) -> Any:
+    def observations_for(self, network: str, observations: Tree) -> Tree:
         """Return the part of a team's observations [B, ...] that a network reads: rows of its present agents."""
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)

@@ -14,9 +14,9 @@ from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
 from agilerl.algorithms.base.on_policy import TeamOptions, unpacked
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.transitions import check_not_empty
-from agilerl.algorithms.teams.actor_critics import row_input
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.on_policy import TeamPPO
+from agilerl.algorithms.teams.policies import row_input
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import tree
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive

@@ -10,13 +10,12 @@ from typing import Annotated, Any, Literal, Self, Unpack
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 
-from agilerl.algorithms.base import rollouts
+from agilerl.algorithms.base import policy_value, rollouts
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
-from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
-from agilerl.algorithms.base.observation_statistics import ALONE, ObservationStatistics, Readers, begin_normalising
+from agilerl.algorithms.base.observation_statistics import ALONE, Readers, begin_normalising
 from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_actions import (
@@ -28,8 +27,6 @@ from agilerl.algorithms.base.policy_actions import (
     stored,
     stored_shape,
 )
-from agilerl.algorithms.base.policy_gradient import policy_gradient
-from agilerl.algorithms.base.policy_value import ADAM_EPS, check_policy, check_sharing, make_policy, make_value
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import hidden_of, output_of
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -38,15 +35,12 @@ from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.core.transfer import to_device
 from agilerl.core.tree import Tree
-from agilerl.engine.learner import Learner
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import PolicyGradientRecipe
-from agilerl.engine.rollouts import Rollout, make_rollout, sequence_kind
+from agilerl.engine.rollouts import sequence_kind
 from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError
-from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
-from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView
 from agilerl.networks.base import EvolvableNetwork
@@ -165,11 +159,11 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 f"{type(self).__name__} is PPO with a recurrent encoder; got recurrent={recurrent}. fix: PPO."
             )
         units = self._take(options)
-        check_policy(self, self.noise_persistence)
+        policy_value.check_policy(self, self.noise_persistence)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
         self.bptt_sequence_type, self.max_seq_len = sequence_kind(bptt_sequence_type), max_seq_len
-        self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
+        self.action_std_init, self.clip_coef = policy_value.initial_std(action_std_init, type(self).__name__), clip_coef
         self.ent_coef, self.vf_coef = ent_coef, vf_coef
         self.max_grad_norm, self.target_kl, self.update_epochs = max_grad_norm, target_kl, int(update_epochs)
         self.normalize_images, self.net_config, self.share_encoders = normalize_images, net_config, bool(share_encoders)
@@ -196,20 +190,20 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     def _build(self, actor_network: Any, critic_network: Any, units: Mapping[str, Any]) -> None:
         """Build policy and value, or use the given ones; a given policy determines `recurrent` and `share_encoders`."""
-        self.actor = make_policy(self, actor_network, units, self.action_std_init)
+        self.actor = policy_value.make_policy(self, actor_network, units, self.action_std_init)
         if not isinstance(self.actor, StochasticActor):
             self.__dict__["action_scaling"] = units["action_scaling"]
         if isinstance(self.actor, EvolvableNetwork):
             self.recurrent = bool(self.actor.recurrent)
-        check_sharing(self, critic_network)
+        policy_value.check_sharing(self, critic_network)
         self.share_encoders = isinstance(self.actor, SharedActorCritic)
         if not self.share_encoders:
-            self.critic = make_value(self, critic_network)
+            self.critic = policy_value.make_value(self, critic_network)
 
     def _register(self) -> None:
         """Create one optimiser for all networks, and register the networks for mutation."""
         networks = [resolve(self, name) for name in self.networks]
-        self.optimizer = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
+        self.optimizer = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": policy_value.ADAM_EPS}, lr_name="lr")
         self.register_network_group(NetworkGroup(self.actor, policy=True))
         if not self.share_encoders:
             self.register_network_group(NetworkGroup(self.critic))
@@ -234,12 +228,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         networks = map(self.__dict__.get, self.networks)
         return [(network, (ALONE,)) for network in networks if isinstance(network, EvolvableNetwork)]
 
-    def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
-        return {ALONE: ObservationStatistics.rows(self.policy_network(), obs)}
-
-    def _sampling_actors(self) -> list[StochasticActor]:
-        actor = self.__dict__["actor"]
-        return [actor] if isinstance(actor, StochasticActor) else []
+    def _policies(self) -> Sequence[nn.Module]:
+        return (self.__dict__["actor"],)
 
     @property
     def _kinds(self) -> tuple[ActionDistribution, ...]:
@@ -260,10 +250,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         if self._least[0] != self.action_std_min:
             self._least = self.action_std_min, with_least(kind, self.action_space, self.action_std_min).least
         return replace(kind, least=self._least[1])
-
-    def _row(self, action: Tensor) -> Tensor:
-        """Convert stored actions [..., *action_shape] to the format of the distribution, [..., A]."""
-        return as_drawn(self.action_space, action)
 
     def _raw(self, outputs: Tensor) -> Tensor:
         """Return the policy's part of the first network's output [..., out]."""
@@ -294,22 +280,10 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return values
 
     def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:
-        """Perform one step on a minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
-        hp, weight = engine.hp, batch.weight
+        """Perform one step on a minibatch."""
         outputs = [output_of(engine.network(name)(batch.obs, *hidden_of(name, batch.hidden))) for name in self.networks]
-        with torch.no_grad():
-            clip = hp["clip_coef"] if self.clip_value_loss else None
-            value = outputs[-1][..., -1]
-            value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, weight)
-            of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
-        actor_loss, entropy, kl, of_raw = policy_gradient(
-            self.distribution, self._raw(outputs[0].detach()), self._row(batch.action), batch, hp
-        )
-        grads = [torch.cat((of_raw, of_value), -1)] if self.share_encoders else [of_raw, of_value]
-        engine.descend_all("optimizer", outputs, grads, hp["max_grad_norm"], batch.live)
-        flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
-        loss = actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy
-        return UpdateResult(loss, actor_loss, kl=kl)
+        batch = replace(batch, action=as_drawn(self.action_space, batch.action))
+        return self._descend(engine, "optimizer", self.distribution, outputs, batch)
 
     # --- learning from a rollout --------------------------------------------------------------------------------------
 
@@ -346,9 +320,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
         """Return the published tuple by name, with `change` applied to all observations."""
         return rollouts.with_observations(experiences, change)
-
-    def rollout(self, learner: Learner, group: int, members: Sequence[Self], buffer: RolloutStore) -> Rollout:
-        return make_rollout(learner, group, members, buffer, next(iter(self.policy_module().parameters())))
 
     @property
     def rollout_buffer(self) -> RolloutBuffer:
@@ -417,12 +388,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
             state = old if _shapes(old) == network.hidden_state_architecture else network.carry_hidden_state(old)
             converted |= {self._hidden_key(name, part): value for part, value in state.items()}
         return converted
-
-    def sequence_limit(self, steps: int) -> int:
-        """Return the maximum length of a training sequence in a rollout of `steps`."""
-        encoder = self.actor.encoder if isinstance(self.actor, EvolvableNetwork) else None
-        limit = self.max_seq_len or (encoder.max_seq_len if isinstance(encoder, EvolvableLSTM) else None) or steps
-        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
 
     def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
         states: HiddenStates = {}
@@ -560,13 +525,12 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 f"expected {(len(raw), *self.action_shape)}. fix: what get_action returned for them."
             )
         kind = self.distribution
-        action = self._row(tensor.reshape(len(raw), *self.action_shape))
+        action = as_drawn(self.action_space, tensor.reshape(len(raw), *self.action_shape))
         action = action.to(raw.dtype) if kind.is_continuous else action
         mask = None if action_mask is None else legal_tensor(legal_actions(self, action_mask, len(raw)), raw)
         return *log_prob_and_entropy(kind, raw, action, mask), value
 
-    def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
-        """Return raw output [E, out], values [E] and next hidden states of the agent's modules, detached."""
+    def _run(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
         if not self.recurrent:
             with torch.no_grad():
                 outputs = self.policy_output(obs)
@@ -577,22 +541,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         lanes = self.policy_network().preprocess(obs).shape[0]
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
         return self.recur(self._modules_engine, obs, hidden)
-
-    def _play(self, obs: Any) -> Tensor:
-        """Return raw output [E, out]; the hidden states of evaluation advance."""
-        if self.recurrent:
-            outputs, _, self._playing = self._run(obs, self._playing)
-            return outputs
-        with torch.no_grad():  # values are not needed
-            return self.policy_output(obs)
-
-    def _greedy(self, obs: Any, mask: Mask = None) -> Any:
-        return self.environment_action(self.greedy(self._play(obs), mask))
-
-    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
-        outputs = self._play(obs)
-        draws = self.draw_exploration(rng, tuple(outputs.shape[:-1]))
-        return self.environment_action(self.explore(outputs, draws, 0.0, mask))
 
     # --- files -----------------------------------------------------------------------------------------------------
 

@@ -186,14 +186,10 @@ class EvolvableNetwork(EvolvableModule):
         if mean is None:
             return x
         scale = self.get_buffer("obs_scale")
-        if not self.reads_vectors:
-            parts = iter(zip(*(torch.split(values, self.vector_widths) for values in (mean, scale)), strict=True))
-            return tree.map_leaves(lambda part: _normalised(part, *next(parts)), x)  # type: ignore[no-any-return]
-        scaled = ((x - mean) * scale).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
-        if self.blocks == 1:
-            return scaled
-        is_filled = x.reshape(*x.shape[:-1], self.blocks, -1).any(-1)
-        return scaled * is_filled.repeat_interleave(x.shape[-1] // self.blocks, -1)
+        if self.blocks == 1 and self.reads_vectors:
+            return ((x - mean) * scale).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
+        parts = zip(torch.split(mean, self.vector_widths), torch.split(scale, self.vector_widths), strict=True)
+        return cast(Tensor, tree.map_leaves(lambda part: _normalised(part, *next(parts), self.blocks), x))
 
     def encoder_input(self, obs: Any) -> Tensor:
         """Preprocess observations without normalisation by running statistics."""
@@ -631,6 +627,9 @@ class EvolvableNetwork(EvolvableModule):
         return " ".join(str(part) for part in (self.encoder.short(), self.latent_dim, *head))
 
 
-def _normalised(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Normalise a part [..., I]; rows of zeros stay so, and images are unchanged."""
-    return ((x - mean) * scale).clamp_(-LARGEST_INPUT, LARGEST_INPUT) * x.any(-1, keepdim=True) if len(mean) else x
+def _normalised(x: Tensor, mean: Tensor, scale: Tensor, blocks: int) -> Tensor:
+    """Normalise a part [..., I]; blocks of zeros stay so, and images are unchanged."""
+    if not len(mean):
+        return x
+    is_filled = x.reshape(*x.shape[:-1], blocks, -1).any(-1).repeat_interleave(x.shape[-1] // blocks, -1)
+    return ((x - mean) * scale).clamp_(-LARGEST_INPUT, LARGEST_INPUT) * is_filled

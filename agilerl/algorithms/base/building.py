@@ -14,7 +14,7 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup, lend
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import constructor_arguments
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
@@ -38,22 +38,6 @@ def check_network(name: str, network: Any) -> EvolvableModule:
             fix = "MakeEvolvable(network), of agilerl.wrappers.make_evolvable; or " + fix
         raise TypeError(f"{name!r} must be an EvolvableModule; got {type(network).__name__}. fix: {fix}")
     return network
-
-
-def initial_std(action_std_init: float, algo: str) -> float:
-    """Return the standard deviation for the argument `action_std_init`; 0.0 maps to 1.0 with a warning.
-
-    The published argument is a logarithm with default 0.0; a policy cannot have a standard deviation of 0.
-    """
-    if action_std_init != 0:
-        return action_std_init
-    warn_once(
-        "action_std_init",
-        f"{algo}(action_std_init=0.0) is taken as published, a logarithm: the standard deviation is 1.0. "
-        "fix: action_std_init=1.0.",
-        stacklevel=4,
-    )
-    return 1.0
 
 
 ALWAYS = {

@@ -7,29 +7,30 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import Declared, hp
-from agilerl.algorithms.base.observation_statistics import ObservationStatistics, Readers, RunningStatistics
-from agilerl.algorithms.base.policy_gradient import PolicyUnit
+from agilerl.algorithms.base.observation_statistics import ALONE, ObservationStatistics, Readers, RunningStatistics
+from agilerl.algorithms.base.policy_gradient import PolicyUnit, policy_gradient
 from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, AdaptiveRate, Schedule, scheduled
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.ranges import Count, Fraction
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.tree import Tree, map_leaves
 from agilerl.engine.learner import Learner, learner_of
-from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateEngine, UpdateResult
-from agilerl.engine.rollouts import Rollout, learn_rollout
+from agilerl.engine.protocol import Draws, Mask, RolloutBatch, Trainable, UpdateEngine, UpdateResult
+from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
 from agilerl.errors import warn_once
+from agilerl.losses.actor_critic import clipped_value_loss
+from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.networks.actors import StochasticActor
+from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution
-
-if TYPE_CHECKING:
-    from agilerl.networks.actors import StochasticActor
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 HiddenStates = dict[str, Tensor]  # key -> [..., layers, E, units]
@@ -114,6 +115,12 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     observation_statistics: ObservationStatistics
     learned_steps: int
     progress: float
+    policy_network: Callable[..., EvolvableNetwork]
+    policy_output: Callable[..., Tensor]
+    greedy: Callable[..., np.ndarray]
+    sample: Callable[..., tuple[np.ndarray, np.ndarray]]
+    draw_exploration: Callable[[np.random.Generator, tuple[int, ...]], Draws]
+    environment_action: Callable[[np.ndarray], Any]
     _minibatches: np.random.Generator
     _exploration: np.random.Generator
     _hidden: HiddenStates | None  # of `collect_rollouts_recurrent`
@@ -138,9 +145,13 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         self._found_rate: float | None = None  # `AdaptiveRate.found`
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=self.index))
 
+    def _policies(self) -> Sequence[nn.Module]:
+        """Return the policies."""
+        raise NotImplementedError
+
     def _sampling_actors(self) -> list[StochasticActor]:
         """Return the policies whose distributions are sampled, without custom modules."""
-        raise NotImplementedError
+        return [actor for actor in self._policies() if isinstance(actor, StochasticActor)]
 
     # --- hyperparameters ----------------------------------------------------------------------------------------------
 
@@ -209,10 +220,6 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
-    def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return (actions [..., *] to store, their log probabilities) for policy outputs [..., out]."""
-        raise NotImplementedError
-
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
         """Sample the policy's actions to store; `epsilon` is ignored."""
         return self.sample(outputs, draws, mask)[0]
@@ -220,10 +227,6 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     @property
     def _kinds(self) -> tuple[ActionDistribution, ...]:
         """The distributions of the actions, in order."""
-        raise NotImplementedError
-
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Draw random numbers [*shape, ...] of sampling."""
         raise NotImplementedError
 
     def _draws(self, shape: tuple[int, ...]) -> Draws:
@@ -244,15 +247,31 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
                 noise[..., columns] = rho * last[..., columns] + math.sqrt(1 - rho * rho) * noise[..., columns]
         return drawn
 
-    def environment_action(self, action: np.ndarray) -> Any:
-        """Convert stored actions to the environment's format."""
-        raise NotImplementedError
-
     @property
     def _modules_engine(self) -> UpdateEngine:
         """The engine of the agent's modules, for `recur` and values outside of a generation."""
         engine: UpdateEngine = learner_of(cast(Trainable, self), plain=True).groups[0].engine
         return engine
+
+    def _run(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
+        """Return policy outputs [E, out], values and next hidden states of the agent's modules, detached."""
+        raise NotImplementedError
+
+    def _play(self, obs: Tree) -> Tensor:
+        """Return policy outputs [E, out]; the hidden states of evaluation advance."""
+        if self.recurrent:
+            outputs, _, self._playing = self._run(obs, self._playing)
+            return outputs
+        with torch.no_grad():  # values are not needed
+            return self.policy_output(obs)
+
+    def _greedy(self, obs: Tree, mask: Mask = None) -> Any:
+        return self.environment_action(self.greedy(self._play(obs), mask))
+
+    def _sampled(self, rng: np.random.Generator, obs: Tree, mask: Mask = None) -> Any:
+        outputs = self._play(obs)
+        draws = self.draw_exploration(rng, tuple(outputs.shape[:-1]))
+        return self.environment_action(self.explore(outputs, draws, 0.0, mask))
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -272,6 +291,13 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         shapes = self.hidden_state_architecture.items()
         return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
 
+    def sequence_limit(self, steps: int) -> int:
+        """Return the maximum length of a training sequence in a rollout of `steps`."""
+        encoders = [actor.encoder for actor in self._policies() if isinstance(actor, EvolvableNetwork)]
+        limits = [one.max_seq_len for one in encoders if isinstance(one, EvolvableLSTM) and one.max_seq_len]
+        limit = self.max_seq_len or min(limits, default=steps)
+        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
+
     def begin_episodes(self) -> None:
         """Reset the hidden states of evaluation: all its environments begin an episode."""
         self._playing = None
@@ -288,7 +314,7 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
 
     def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
         """Return observations [..., ...] as rows [B, I] of encoder inputs by group, which the statistics describe."""
-        raise NotImplementedError
+        return {ALONE: ObservationStatistics.rows(self.policy_network(), obs)}
 
     def take_statistics(self, statistics: RunningStatistics) -> None:
         """Normalise observations by `statistics` from now on."""
@@ -305,8 +331,8 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def rollout(self, learner: Learner, group: int, members: Sequence[Self], buffer: RolloutStore) -> Rollout:
-        """Convert a full buffer of `members` to a rollout; see `engine.rollouts.make_rollout`."""
-        raise NotImplementedError
+        """Convert a full buffer of `members` to a rollout."""
+        return make_rollout(learner, group, members, buffer, next(iter(self.policy_module().parameters())))
 
     def learn_buffer(self, buffer: RolloutStore) -> float:
         """Learn as in `learn` from a rollout buffer with only this agent's lanes; the buffer is unchanged."""
@@ -334,6 +360,28 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
         """Create an empty store for rollouts of this agent, or of several such agents in lockstep."""
         raise NotImplementedError
+
+    def _descend(
+        self, engine: UpdateEngine, optimizer: str, kind: ActionDistribution, outputs: list[Tensor], batch: RolloutBatch
+    ) -> UpdateResult:
+        """Perform one step on L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss).
+
+        Args:
+            outputs: of the policy and of the value, or of one network with the value in the last column.
+        """
+        is_shared, raw, hp = len(outputs) == 1, outputs[0].detach(), engine.hp
+        if not kind.has_normal and "choice_ent_coef" in hp:
+            hp = {**hp, "ent_coef": hp["choice_ent_coef"]}
+        with torch.no_grad():
+            clip, value = hp["clip_coef"] if self.clip_value_loss else None, outputs[-1][..., -1]
+            value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, batch.weight)
+            of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
+        raw = raw[..., :-1] if is_shared else raw
+        actor_loss, entropy, kl, of_raw = policy_gradient(kind, raw, batch.action, batch, hp)
+        grads = [torch.cat((of_raw, of_value), -1)] if is_shared else [of_raw, of_value]
+        engine.descend_all(optimizer, outputs, grads, hp["max_grad_norm"], batch.live)
+        value_weight, weight = (x.squeeze(-1) if x.dim() else x for x in (hp["vf_coef"], hp["ent_coef"]))
+        return UpdateResult(actor_loss + value_weight * value_loss - weight * entropy, actor_loss, kl=kl)
 
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
         """Learn one minibatch with plain torch modules; see `learn` for whole rollouts."""
