@@ -96,11 +96,14 @@ def is_missing(update: Any) -> bool:
     return bool(getattr(update, "is_missing", False))
 
 
-def overridden(kind: type, *names: str) -> str | None:
-    """Return the first of these methods in which `kind`, written outside this package, replaces one of the package."""
+def overridden(kind: type, *names: str, or_missing: bool = False) -> str | None:
+    """Return the first of these methods in which `kind`, written outside this package, replaces one of the package;
+    `or_missing`: also one that the package leaves to subclasses."""
     for name in names:
         owners = [base for base in kind.__mro__ if name in vars(base)]
-        shipped = [base for base in owners[1:] if _is_shipped(base) and not is_missing(vars(base)[name])]
+        shipped = [
+            base for base in owners[1:] if _is_shipped(base) and (or_missing or not is_missing(vars(base)[name]))
+        ]
         if shipped and not _is_shipped(owners[0]):
             return name
     return None
@@ -136,12 +139,6 @@ def takes(agent: Any, method: str, name: str) -> bool:
             return False
     inner = getattr(agent, "unwrapped", agent)
     return True if inner is agent else takes(inner, method, name)
-
-
-def replaces(kind: type, name: str) -> bool:
-    """Whether the method `name` of `kind` is written outside this package, where a base class of the package has it."""
-    owners = [base for base in kind.__mro__ if name in vars(base)]
-    return bool(owners) and not _is_shipped(owners[0]) and any(map(_is_shipped, owners))
 
 
 def misfit(method: Callable[..., Any], positional: Sequence[str], named: Iterable[str] = ()) -> str | None:

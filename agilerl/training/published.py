@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 
 from agilerl.algorithms import example_of
-from agilerl.algorithms.base.adapted import adapted, kind_of_experience, needs_both_memories
+from agilerl.algorithms.base.adapted import adapted, kind_of_experience
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
@@ -238,7 +238,7 @@ class Request:
             return
         if "per" in asked:
             _check_replay(memory, n_step_memory, n_step=asked["n_step"], per=asked["per"])
-        if n_step_memory is None and any(map(needs_both_memories, agents)):
+        if n_step_memory is None and any(adapted(agent).combined_reward for agent in agents):
             raise ConfigError(
                 "combined_reward=True learns from one-step and n-step transitions together, and needs both. fix: "
                 "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."

@@ -16,6 +16,7 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.evaluation import run_test
 from agilerl.algorithms.base.predict import Predicting, greedy_of, sampled_of
 from agilerl.algorithms.base.transitions import with_observations
@@ -201,16 +202,16 @@ class AgentWrapper(Predicting):
         return cls._of(tree, find_algorithm(str(_innermost(tree)["algo"])), path, device, accelerator)
 
     @classmethod
-    def _of(cls, tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> Self:
-        """Build wrapper and agent (of class `kind`) from the contents of a file.
+    def _of(cls, tree: Mapping[str, Any], kind: type[EvolvableAlgorithm], path: str | Path, *place: Any) -> Self:
+        """Build wrapper and agent (of class `kind`) from the contents of a file, on `place` (device, accelerator).
 
         Raises:
             AlgorithmError: the constructor of the wrapper needs more than the agent.
         """
         if "wrapper" in tree["agent"]:
-            agent = _class_named(tree["agent"], path)._of(tree["agent"], kind, path, device, accelerator)
+            agent: Any = _class_named(tree["agent"], path)._of(tree["agent"], kind, path, *place)
         else:
-            agent = kind._blank(tree["agent"], device, accelerator)
+            agent = kind._blank(tree["agent"], *place)
             agent.load_state(tree["agent"], str(path))
         try:
             wrapper = cls(agent)
@@ -391,7 +392,9 @@ class RSNorm(AgentWrapper):
             part.load_state(saved)
 
 
-def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> AgentWrapper:
+def wrapped_from(
+    tree: Mapping[str, Any], kind: type[EvolvableAlgorithm], path: str | Path, *place: Any
+) -> AgentWrapper:
     """Load wrapper and agent from a file in which `kind.load` found a wrapped agent.
 
     Raises:
@@ -401,7 +404,7 @@ def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, acc
     if inner != kind.__name__:
         actual = described(tree)
         raise RunError(f"{path} holds a {actual}, this is {kind.__name__}.load. fix: {inner}.load(path)")
-    return _class_named(tree, path)._of(tree, kind, path, device, accelerator)
+    return _class_named(tree, path)._of(tree, kind, path, *place)
 
 
 def described(tree: Mapping[str, Any]) -> str:
@@ -415,7 +418,7 @@ def _innermost(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     return _innermost(tree["agent"]) if "wrapper" in tree else tree
 
 
-def _class_named(tree: Mapping[str, Any], path: Any) -> type[AgentWrapper]:
+def _class_named(tree: Mapping[str, Any], path: str | Path) -> type[AgentWrapper]:
     """Return the wrapper class that a state names."""
     name = str(tree["class"])
     kinds = [AgentWrapper]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
+from agilerl.algorithms.base.rollouts import RolloutExperiences
+
 FIELDS = ("states", "actions", "rewards", "next_states", "dones")
 ROLES = {"obs": "states", "action": "actions", "reward": "rewards", "next_obs": "next_states", "done": "dones"}
 OF_ROLLOUTS = (
@@ -37,11 +39,10 @@ def with_observations(experiences: Any, change: Callable[[Any], Any]) -> Any:
         experiences = experiences.to_dict()
     if isinstance(experiences, Mapping):
         return {name: _changed(name, value, change) for name, value in experiences.items()}
-    if len(experiences) == len(FIELDS):
-        entries = [_changed(name, value, change) for name, value in zip(FIELDS, experiences, strict=True)]
-        return TeamExperiences(entries, experiences.more if isinstance(experiences, TeamExperiences) else None)
-    entries = [_changed(name, value, change) for name, value in zip(OF_ROLLOUTS, experiences, strict=False)]
-    return tuple(entries)
+    is_sampled = len(experiences) == len(FIELDS)
+    names, kind = (FIELDS, TeamExperiences) if is_sampled else (OF_ROLLOUTS, RolloutExperiences)
+    entries = [_changed(name, value, change) for name, value in zip(names, experiences, strict=is_sampled)]
+    return kind(entries, experiences.more if isinstance(experiences, kind) else None)
 
 
 def _changed(name: str, value: Any, change: Callable[[Any], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ class CustomGeneration:
         ConfigError: a recurrent agent whose hidden states would be lost.
     """
 
-    learning_s = 0.0
+    learning_s = 0.0  # seconds of all updates
 
     def __init__(
         self, shard: Shard, lanes: Lanes, options: LoopOptions, env: Any, collect: Callable[..., Any] | None = None
@@ -59,9 +60,8 @@ class CustomGeneration:
         self.member: CustomMember = member
         self.shard, self.lanes, self.options, self.env, self.collect = shard, lanes, options, env, collect
         self.tally = Tally()
-        self.length = -(
-            -int(member.learn_step if hasattr(member.agent, "learn_step") else LEARN_STEP) // lanes.num_lanes
-        )
+        learn_step = member.learn_step if hasattr(member.agent, "learn_step") else LEARN_STEP
+        self.length = -(-int(learn_step) // lanes.num_lanes)
         if member.is_recurrent and not member.records:
             method, way = "get_action()", "override explore(outputs, draws, epsilon, mask)"
             if member.team is not None:
@@ -91,7 +91,9 @@ class CustomGeneration:
         return ShardResult({slot: self.tally}, self.shard.shared)
 
     def _learn(self, *experiences: Any) -> None:
+        start = time.perf_counter()
         loss = reported_loss(self.member.agent.learn(*experiences))
+        self.learning_s += time.perf_counter() - start
         self.tally.updates += 1
         self.tally.loss_sum += loss or 0.0
 

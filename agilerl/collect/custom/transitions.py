@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from agilerl.components.prioritized import beta_schedule
 from agilerl.core.options import OffPolicyOptions
 from agilerl.envs.protocol import AGENTS, PRESENT, TeamObservations
 from agilerl.envs.step import StepBatch
-from agilerl.envs.team import Team
 
 
 class CustomActing(Acting):
@@ -101,26 +99,23 @@ class CustomTeamUpdates(CustomUpdates):
         optional: dict[str, Any] = {"idxs": indices}
         if self.replay.prioritized:
             optional["weights"] = self.replay.weights(indices, self._beta(index))
-        assert self.member.team is not None
-        experiences = by_agent(self.member.team, self.member.layout, self.replay.rows.gather(indices), optional)
-        return experiences, {"per": True} if self.replay.prioritized else {}
-
-
-def by_agent(team: Team, layout: Any, rows: Mapping[str, Any], optional: dict[str, Any]) -> TeamExperiences:
-    """Convert rows of a memory to the published tuple; `layout` of raw actions, see `algorithms.teams`."""
-    present = rows["obs"][PRESENT].bool()
-    optional |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
-    agent_obs, agent_next_obs = (
-        TeamObservations(
-            {a: rows[name][AGENTS][a] for a in team.agents},
-            dict(zip(team.agents, flags.numpy(force=True).T, strict=True)),
+        team, layout, rows = self.member.team, self.member.layout, self.replay.rows.gather(indices)
+        assert team is not None
+        present = rows["obs"][PRESENT].bool()
+        optional |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
+        obs, next_obs = (
+            TeamObservations(
+                {a: rows[name][AGENTS][a] for a in team.agents},
+                dict(zip(team.agents, flags.numpy(force=True).T, strict=True)),
+            )
+            for name, flags in (("obs", present), ("next_obs", rows["next_obs"][PRESENT]))
         )
-        for name, flags in (("obs", present), ("next_obs", rows["next_obs"][PRESENT]))
-    )
-    action = rows["action"].clone()
-    for agent, columns in team.columns.items() if layout is not None else ():
-        action[:, columns] += torch.tensor(layout.of_agent(agent).starts or 0, dtype=action.dtype, device=action.device)
-    numbers = [rows[name].to(torch.float32).masked_fill(~present, torch.nan) for name in ("reward", "done")]
-    reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(team.agents)} for x in numbers)
-    actions = {agent: action[:, columns] for agent, columns in team.columns.items()}
-    return TeamExperiences((agent_obs, actions, reward, agent_next_obs, done), optional)
+        action = rows["action"].clone()
+        for agent, columns in team.columns.items() if layout is not None else ():
+            starts = layout.of_agent(agent).starts or 0
+            action[:, columns] += torch.tensor(starts, dtype=action.dtype, device=action.device)
+        numbers = [rows[name].to(torch.float32).masked_fill(~present, torch.nan) for name in ("reward", "done")]
+        reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(team.agents)} for x in numbers)
+        actions = {agent: action[:, columns] for agent, columns in team.columns.items()}
+        experiences = TeamExperiences((obs, actions, reward, next_obs, done), optional)
+        return experiences, {"per": True} if self.replay.prioritized else {}
