@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import multiprocessing
@@ -13,8 +14,10 @@ from importlib import metadata
 import copied_workers
 import pytest
 import torch
+import yaml
 
 from agilerl import algorithms
+from agilerl.config.yaml_text import _Loader
 from agilerl.workers.local import LocalWorkers
 from agilerl.workers.processes import Processes
 
@@ -118,10 +121,18 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_host() -> Iterator[None]:
-    """Runs that take a second neither wait for a disk nor look up the versions of packages again."""
+    """Short runs do not wait for a disk, and look up versions of packages and parse presets and configurations once."""
+    parse = _Loader.get_single_data
+
+    @functools.lru_cache(64)
+    def content(text: str) -> object:
+        return parse(_Loader(text))
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda file: None)  # a killed process loses nothing by it; a power cut is not tested
         patch.setattr(metadata, "version", functools.cache(metadata.version))
+        patch.setattr(yaml, "compose", functools.lru_cache(64)(yaml.compose))
+        patch.setattr(_Loader, "get_single_data", lambda loader: copy.deepcopy(content(loader.buffer[:-1])))
         yield
 
 

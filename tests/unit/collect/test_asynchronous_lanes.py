@@ -41,7 +41,7 @@ from agilerl.training.train_off_policy import train_off_policy
 APART: dict[str, Any] = {"environment.healing": True, "environment.asynchronous": True}
 ROLLOUTS: dict[str, Any] = {
     name: value for name, value in SMALL.items() if name != "learning_delay"
-} | {"steps": 256, "evo_steps": 128, "learn_step": 32, "batch_size": 16}  # fmt: skip
+} | {"steps": 128, "evo_steps": 64, "learn_step": 32, "batch_size": 16}  # fmt: skip
 
 
 class Log(gym.Env[Any, Any]):
@@ -131,10 +131,10 @@ def steps_by_episode(rows: dict[str, np.ndarray]) -> dict[tuple[float, ...], lis
 @pytest.mark.thorough
 def test_thousands_of_transitions_belong_together_and_none_is_lost_or_doubled(any_order: list[int]) -> None:
     memory = ReplayBuffer(10_000)
-    agents = trained(memory, 3000)
+    agents = trained(memory, 1500)
     rows = rows_of(memory)
     obs, after, action = rows["obs"], rows["next_obs"], rows["action"].reshape(-1)
-    assert len(obs) == 6000 == sum(agent.steps[-1] for agent in agents)
+    assert len(obs) == 3000 == sum(agent.steps[-1] for agent in agents)
     np.testing.assert_array_equal(obs[:, [0, 1, 3]], after[:, [0, 1, 3]])
     np.testing.assert_array_equal(after[:, 2], obs[:, 2] + 1)
     np.testing.assert_array_equal(after[:, 4], action)
@@ -144,19 +144,19 @@ def test_thousands_of_transitions_belong_together_and_none_is_lost_or_doubled(an
     episodes = steps_by_episode(rows)
     assert all(steps == list(range(len(steps))) for steps in episodes.values())
     assert sum(1 for row in ended if row) >= len(episodes) - 6, "episodes are left open at the end alone"
-    assert sum(any_order) == 6000
+    assert sum(any_order) == 3000
 
 
 def test_windows_of_several_steps_follow_their_lanes(any_order: list[int]) -> None:
     memory = MultiStepReplayBuffer(10_000, n_step=3, gamma=0.5)
-    trained(memory, 1500, n_step=True)
+    trained(memory, 600, n_step=True)
     rows = rows_of(memory)
     obs, after, discount = rows["obs"], rows["next_obs"], rows["discount"].reshape(-1)
     count = after[:, 2] - obs[:, 2]
     np.testing.assert_array_equal(obs[:, [0, 1, 3]], after[:, [0, 1, 3]])
     is_cut = after[:, 2] < np.minimum(obs[:, 2] + 3, obs[:, 3])
     assert is_cut.sum() <= 2 * 6, "windows of the lanes' last steps, which the end of the generation cuts"
-    assert len(obs) == 3000
+    assert len(obs) == 1200
     done = (after[:, 2] == after[:, 3]) & (after[:, 3] % 2 == 0)
     np.testing.assert_allclose(discount, np.where(done, 0.0, 0.5**count), rtol=1e-6)
     actions = {(*row[:2], row[2]): a for row, a in zip(obs.tolist(), rows["action"].reshape(-1).tolist(), strict=True)}
@@ -390,7 +390,7 @@ def test_a_rollout_survives_a_killed_worker(tmp_path: Path) -> None:
     run = agilerl.train(partial(Log, tmp_path), "PPO", sinks=[Token(tmp_path)], **APART, **options)
     assert not (tmp_path / "token").exists()
     assert run.result["restarts"] == 1
-    assert run.result["env_steps_population"] == 512
+    assert run.result["env_steps_population"] == 256
     assert np.isfinite(run.history).all()
 
 
@@ -405,7 +405,7 @@ def test_a_rollout_of_diverged_members_ends(monkeypatch: pytest.MonkeyPatch, any
         self.watch.weights()
 
     monkeypatch.setattr(OnPolicyGeneration, "_learn", learn)
-    options = {**ROLLOUTS, "steps": 128, "environment.num_workers": 4, "learner": "sequential"}
+    options = {**ROLLOUTS, "steps": 64, "environment.num_workers": 4, "learner": "sequential"}
     run = agilerl.train(PlainCartPole, "PPO", **APART, **options)
     assert run.result["quarantined"] == 1
 
