@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.teams.deterministic import CentralisedCritics
+from agilerl.algorithms.teams.deterministic import CentralisedCritics, Noise
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.networks import by_group
 from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
@@ -40,9 +39,9 @@ class MATD3(CentralisedCritics):
         action_spaces: Spaces,
         agent_ids: Sequence[str] | None = None,
         O_U_noise: Annotated[bool, hp(False, "independent noise explores as well, and has no state")] = True,
-        expl_noise: Annotated[float | np.ndarray | Mapping[str, Any], hp(values=NonNegative)] = 0.1,
+        expl_noise: Annotated[Noise, hp(values=NonNegative)] = 0.1,
         vect_noise_dim: Count = 1,
-        mean_noise: Annotated[float | np.ndarray | Mapping[str, Any], hp(values=Number)] = 0.0,
+        mean_noise: Annotated[Noise, hp(values=Number)] = 0.0,
         theta: Annotated[NonNegative, hp()] = 0.15,
         dt: Annotated[Positive, hp()] = 1e-2,
         index: int = 0,

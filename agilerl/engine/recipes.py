@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from agilerl.networks.distributions import ActionDistribution
+
+if TYPE_CHECKING:
+    from agilerl.engine.protocol import Trainable
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +163,15 @@ OffPolicyRecipe = TDRecipe | ActorCriticRecipe | SoftActorCriticRecipe | TeamAct
 Recipe = OffPolicyRecipe | PolicyGradientRecipe
 
 
-def recipe_of(agent: Any) -> Recipe | None:
+def recipe_of(agent: Trainable) -> Recipe | None:
     """Return the agent's recipe; None without one, or if methods that it stands for are overridden or replaced."""
-    kind = type(agent)
-    owner = next((base for base in kind.__mro__ if "recipe" in vars(base)), None)
-    description: Recipe | None = None if owner is None else agent.recipe()
+    bases = type(agent).__mro__
+    owner = next((k for k, base in enumerate(bases) if "recipe" in vars(base)), None)
+    description = None if owner is None else agent.recipe()
     if owner is None or description is None:
         return None
-    below = kind.__mro__[: kind.__mro__.index(owner)]
-    for base in kind.__mro__:
+    for k, base in enumerate(bases):
         for name in description.stands_for & vars(base).keys():
-            if base in below or vars(base)[name].__module__ != base.__module__:
+            if k < owner or vars(base)[name].__module__ != base.__module__:
                 return None
     return description

@@ -273,8 +273,7 @@ def ornstein_uhlenbeck(
 
 def gaussian(numbers: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     """μ + σ·ε, independent in every vector step: numbers [..., A] standard normal; mean, std numbers or [A]."""
-    noise: np.ndarray = np.asarray(mean) + np.asarray(std) * numbers
-    return noise
+    return np.asarray(np.asarray(mean) + np.asarray(std) * numbers)
 
 
 def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) -> np.ndarray:
@@ -282,9 +281,7 @@ def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) ->
     numbers = rng.standard_normal((steps, lanes, agent.action_size))
     if not agent.O_U_noise:
         return gaussian(numbers, agent.mean_noise, agent.expl_noise)
-    state = np.asarray(agent.noise_state)
-    if len(state) != lanes:
-        state = np.zeros((lanes, agent.action_size))
+    state = agent.noise_state if len(agent.noise_state) == lanes else np.zeros((lanes, agent.action_size))
     path = ornstein_uhlenbeck(state, numbers, agent.mean_noise, agent.theta, agent.expl_noise, agent.dt)
     agent.noise_state = path[-1].copy()
     return path

@@ -23,6 +23,7 @@ from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.building import register_network, share_encoder
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.core.transfer import to_device
+from agilerl.core.tree import Tree
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, Network, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import ActorCriticRecipe, Recipe
@@ -69,12 +70,12 @@ class ActorCritic(RLAlgorithm):
         """Perform one soft update of `target` towards `net` with `tau`."""
         soft_update(net, target, self.tau)
 
-    def report(self, result: UpdateResult) -> Any:
+    def report(self, result: UpdateResult) -> tuple[float | None, float]:
         """Return (actor loss, or None if the policy was not updated; critic loss), both before the update."""
         return None if result.actor_loss is None else float(result.actor_loss), float(result.loss)
 
     def get_action(
-        self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
+        self, obs: Tree, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
         """Return exploring actions to store if `training`, else greedy actions for the environment.
 
@@ -90,7 +91,7 @@ class ActorCritic(RLAlgorithm):
         """
         return self._act_raw(obs, training, action_mask, epsilon)
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _greedy(self, obs: Tree, mask: Mask = None) -> np.ndarray:
         return self.get_action(obs, False, mask)
 
 
@@ -201,7 +202,7 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         policy_loss = sum(policy_losses) if is_policy_step else None  # type: ignore[assignment]  # tensors
         return UpdateResult(sum(losses), policy_loss, self.priorities(batch, errors))  # type: ignore[arg-type]
 
-    def taken_features(self, obs: Any, action: Tensor) -> Tensor:
+    def taken_features(self, obs: Tree, action: Tensor) -> Tensor:
         """Return stored actions as critics read them, [..., B, A]."""
         return action
 
@@ -219,7 +220,7 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         names = self.critic_names, self.optimizer_names, ("actor_optimizer",)
         return (CriticRows(("",), 1, *names, *(x.unsqueeze(0) for x in numbers)),)
 
-    def critic_values(self, critics: Network, obs: Any, actions: Tensor, rows: CriticRows) -> Tensor:
+    def critic_values(self, critics: Network, obs: Tree, actions: Tensor, rows: CriticRows) -> Tensor:
         """Return values [C, G, ..., K·B] of the actions by C kinds of critics of G groups."""
         return critics(obs, actions).squeeze(-1).unsqueeze(1)
 
@@ -255,14 +256,14 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         steps = int(np.prod(shape[:-1], dtype=int))
         return (noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size),)
 
-    def action_noise(self, action: Any = None) -> np.ndarray:
+    def action_noise(self, action: np.ndarray | Tensor | None = None) -> np.ndarray:
         """Return noise [E, A] float32 of one vector step for actions [E, A]; E defaults to that of the last call."""
         shape = np.shape(self.noise_state if action is None else action)
         lanes = int(np.prod(shape[:-1], dtype=int))
         noise: np.ndarray = noise_paths(self, self._exploration, 1, lanes)[0].reshape(shape).astype(np.float32)
         return noise
 
-    def reset_action_noise(self, indices: Any) -> None:
+    def reset_action_noise(self, indices: int | Sequence[int] | np.ndarray) -> None:
         """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
         state = np.array(self.noise_state)
         state[np.asarray(indices, dtype=int)] = 0
@@ -272,7 +273,7 @@ class DeterministicActorCritic(EvolvableAlgorithm):
 class StochasticActorCritic(ActorCritic):
     """An actor-critic with a stochastic policy: squashed normal for Box actions, categorical for Discrete actions."""
 
-    policy_class: Any = StochasticActor
+    policy_class: type[EvolvableNetwork] = StochasticActor
 
     @property
     def discrete(self) -> bool:
@@ -322,5 +323,5 @@ class StochasticActorCritic(ActorCritic):
             chosen = squashed_normal_sample(outputs, numbers)[0]
         return chosen.cpu().numpy()
 
-    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+    def _sampled(self, rng: np.random.Generator, obs: Tree, mask: Mask = None) -> Any:
         return self._drawn(rng, obs, mask)

@@ -140,12 +140,7 @@ def build(
         more |= {**stand_in(policy), "simba": False, "recurrent": False}
     if "action_space" in constructor_arguments(cls):  # state values take no actions
         more["action_space"] = agent.action_space
-    network = cls(
-        agent.network_space,
-        device=agent.device,
-        random_seed=seed,
-        **{**arguments, **more},
-    )
+    network = cls(agent.network_space, device=agent.device, random_seed=seed, **{**arguments, **more})
     if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
         network.share_encoder(policy)
     return network

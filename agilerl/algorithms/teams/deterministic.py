@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.base.actions import noise_paths, range_of
+from agilerl.algorithms.base.actions import range_of
 from agilerl.algorithms.base.actor_critic import RAW_RANGE, CriticRows, DeterministicActorCritic
 from agilerl.algorithms.base.building import check_memory
 from agilerl.algorithms.base.single_agent import UpdateLoss
 from agilerl.algorithms.teams.actions import Alike
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
-from agilerl.algorithms.teams.networks import by_group, networks_by_group
+from agilerl.algorithms.teams.networks import Networks, by_group, networks_by_group
 from agilerl.core import tree
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import constructor_arguments
@@ -45,6 +45,8 @@ from agilerl.networks.encoders import asks_for_memory, encoder_named, mapping_of
 from agilerl.networks.q_networks import ContinuousQNetwork
 
 Team = MultiAgentRLAlgorithm
+Noise = float | np.ndarray | Mapping[str, float | Sequence[float] | np.ndarray]
+TeamTree = Mapping[str, Any]  # observations of a team, see `envs.protocol`
 
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
 NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that also accept a mapping by agent
@@ -58,7 +60,7 @@ _SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  
 def by_component(name: str) -> Any:
     """Return a property of teams: noise, a number or [C] of all Box components. A mapping by agent may be assigned."""
 
-    def assign(team: Team, value: Any) -> None:
+    def assign(team: Team, value: Noise) -> None:
         team.__dict__[name] = noise_by_component(team, name, value)
 
     return property(lambda team: team.__dict__[name], assign)
@@ -79,7 +81,7 @@ class CentralisedCritics(MultiAgentRLAlgorithm, DeterministicActorCritic):
     actor_targets = by_group("actor_targets")
     actor_optimizers = by_group("actor_optimizers")
 
-    def _build(self, actor_networks: Any, *critic_networks: Any) -> None:
+    def _build(self, actor_networks: Networks, *critic_networks: Networks) -> None:
         """Build networks that are not passed, with targets and optimisers.
 
         Args:
@@ -110,7 +112,7 @@ class CentralisedCritics(MultiAgentRLAlgorithm, DeterministicActorCritic):
         """Move a target network towards its network, in place: target ← (1 − τ)·target + τ·net."""
         soft_update(net, target, self.tau)
 
-    def registered(self, kind: str, group: str, network: Any) -> Any:
+    def registered(self, kind: str, group: str, network: nn.Module) -> Any:
         """Assign as `<kind>.<group>` and return it; policies are checked by `check_range`."""
         if kind == "actors":
             check_range(self, group, network)
@@ -139,12 +141,10 @@ class CentralisedCritics(MultiAgentRLAlgorithm, DeterministicActorCritic):
         noise = DeterministicActorCritic.draw_exploration(self, rng, shape)
         return *noise, rng.gumbel(size=(*shape, self.actions.width))
 
-    def action_noise(self, agent_id: str | None = None) -> np.ndarray:
+    def action_noise(self, agent_id: str | None = None) -> np.ndarray:  # type: ignore[override]  # as published
         """Return noise [E, C] float32 of one vector step for all Box components, or for those of one agent."""
-        noise = noise_paths(self, self._exploration, 1, len(self.noise_state))[0].astype(np.float32)
-        ends = np.cumsum([one.size for one in self.actions.each])
-        parts = dict(zip(self.actions.agents, np.split(noise, ends[:-1], -1), strict=True))
-        return noise if agent_id is None else parts[agent_id]
+        noise = DeterministicActorCritic.action_noise(self)
+        return noise if agent_id is None else noise[:, self.actions.boxes[agent_id]]
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class CentralisedCritics(MultiAgentRLAlgorithm, DeterministicActorCritic):
         )  # fmt: skip
         return TeamActorCriticRecipe(agents, groups, float(self.temperature), self.policy_freq, self.smooths)
 
-    def taken_features(self, obs: Any, action: Tensor) -> Tensor:
+    def taken_features(self, obs: TeamTree, action: Tensor) -> Tensor:
         """Return stored actions as critics read them, [..., B, F]; 0 unless present or waiting."""
         features = self.actions.features(action)
         is_active = obs[PRESENT] if WAITING not in obs else obs[PRESENT] + obs[WAITING]
@@ -237,7 +237,7 @@ class CentralisedCritics(MultiAgentRLAlgorithm, DeterministicActorCritic):
             )  # fmt: skip
         return all_rows
 
-    def critic_values(self, critics: Network, obs: Any, actions: Tensor, rows: CriticRows) -> Tensor:
+    def critic_values(self, critics: Network, obs: TeamTree, actions: Tensor, rows: CriticRows) -> Tensor:
         """Return values [C, G, ..., K·B] of one joint action [..., B, F] by C kinds of critics of G groups."""
         inputs: tuple[Any, Tensor] = (obs.get(JOINT, obs[AGENTS]), actions)
         if rows.count > 1:
@@ -372,7 +372,7 @@ def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
 # --- exploring ----------------------------------------------------------------------------------------------------
 
 
-def noise_by_component(team: Team, name: str, given: Any) -> Any:
+def noise_by_component(team: Team, name: str, given: Noise) -> float | np.ndarray:
     """Convert a mapping by agent or group to the noise [C] of all Box components; anything else is unchanged.
 
     Raises:
@@ -409,7 +409,7 @@ def rows_of(per_agent: Tensor, own: Sequence[int], axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
-def outputs_of(policy: Any, obs: Any, agents: Sequence[str], axis: int) -> Sequence[Tensor]:
+def outputs_of(policy: Network, obs: TeamTree, agents: Sequence[str], axis: int) -> Sequence[Tensor]:
     """Return a policy's outputs for each of its agents, [..., B, out]."""
     seen = obs[AGENTS]
     if len(agents) == 1:
@@ -420,7 +420,7 @@ def outputs_of(policy: Any, obs: Any, agents: Sequence[str], axis: int) -> Seque
     return outputs
 
 
-def critic_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tensor]:
+def critic_inputs(obs: TeamTree, actions: list[Tensor], axis: int) -> tuple[Any, Tensor]:
     """Return a critic's inputs for K agents of a group: all observations [..., B, ..] and joint actions [..., K·B, F],
     followed by the agent's one-hot id [K] if K > 1."""
     count, joint = len(actions), obs.get(JOINT, obs[AGENTS])
