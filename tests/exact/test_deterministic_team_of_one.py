@@ -16,6 +16,7 @@ from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatches
 from agilerl.engine.rows.kernels import NATIVE
 from agilerl.envs.protocol import AGENTS, JOINT, PRESENT
+from agilerl.errors import AlgorithmError
 from agilerl.native.library import library
 from agilerl.networks.q_networks import ContinuousQNetwork
 
@@ -167,3 +168,11 @@ def test_a_team_of_one_explores_as_the_agent_does(alone: Any, team: Any, options
         group.reset_action_noise([1])
     np.testing.assert_array_equal(group.noise_state, single.noise_state)
     np.testing.assert_array_equal(group.greedy(outputs), single.greedy(outputs))
+
+
+@OF_PAIRS
+def test_both_say_which_loss_critics_minimise(alone: Any, team: Any) -> None:
+    for agent in pair(alone, team):
+        assert isinstance(agent.criterion, torch.nn.MSELoss)
+        with pytest.raises(AlgorithmError, match="criterion is the loss that update computes"):
+            agent.criterion = torch.nn.HuberLoss()

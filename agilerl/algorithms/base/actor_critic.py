@@ -174,7 +174,8 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         """Update critics by squared TD error, then policies by the gradient of their first critic, then targets.
 
         Algorithm 1 of DDPG (arXiv:1509.02971), of TD3 (arXiv:1802.09477), and of MADDPG (arXiv:1706.02275, eq. 5 and
-        6) for all groups of a team. One target is the minimum of both critics', if there are two.
+        6) for all groups of a team. Of two critics the smaller target counts (clipped double Q-learning, eq. 10 of
+        TD3).
         """
         tau, is_policy_step = engine.hp["tau"], batch.number % self.policy_freq == 0
         losses, policy_losses, errors = list[Tensor](), list[Tensor](), list[Tensor]()
