@@ -146,10 +146,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
             )
     elif cls is EvolvableResNet:
         if axes != 3:
-            raise ConfigError(
-                f"EvolvableResNet reads images of 3 axes, channels included; got {_seen(axes, space)}. "
-                f"fix: {_fix(space)}"
-            )
+            raise ConfigError(f"EvolvableResNet reads images of 3 axes; got {_seen(axes, space)}. fix: {_fix(space)}")
     elif axes > 2 and not (cls is EvolvableMLP and axes == 3 and _names(config, "hidden_size")):
         fix = "recurrent=False, or flatten the observations." if cls is EvolvableLSTM else _fix(space)
         raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {fix}")

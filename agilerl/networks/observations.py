@@ -164,9 +164,7 @@ class Preprocessor:
         elif isinstance(obs, Mapping) or (hasattr(obs, "keys") and hasattr(obs, "__getitem__")):
             children = {str(key): obs[key] for key in obs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
         else:
-            raise ShapeError(
-                f"{where} got observations of type {type(obs).__name__}; it was built for {self.space}. {FIX}"
-            )
+            raise ShapeError(f"{where} got observations of type {type(obs).__name__}; it reads {self.space}. {FIX}")
         missing = [key for key in self.parts if key not in children]
         if missing:
             raise ShapeError(f"{where} got observations without {missing}; they have {sorted(children)}. {FIX}")

@@ -103,9 +103,7 @@ class Request:
         """Build a request from plain data; unknown keys are ConfigErrors."""
         names = ("action", "member", "name", "value", "reason", "author")
         if not isinstance(content, Mapping) or "action" not in content:
-            raise ConfigError(
-                f"a request is a mapping with an action; got {content!r}. fix: action: {'|'.join(ACTIONS)}."
-            )
+            raise ConfigError(f"a request has an action; got {content!r}. fix: action: {'|'.join(ACTIONS)}.")
         for key in content:
             if key not in names:
                 raise ConfigError(unknown_choice("entry of a request", str(key), names))

@@ -148,9 +148,7 @@ def finetune_llm_multiturn(
 
     def games(user_env: Any, game_seed: int) -> Games:
         if not isinstance(user_env, SyncMultiTurnVecEnv):
-            raise ConfigError(
-                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(user_env).__name__}. fix: {GAMES}."
-            )
+            raise ConfigError(f"env must be a SyncMultiTurnVecEnv; got {type(user_env).__name__}. fix: {GAMES}.")
         return Games(user_env, game_seed, test_games, report_games)
 
     return _finetune("finetune_llm_multiturn", "completions", asked, games)
