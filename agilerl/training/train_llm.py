@@ -12,9 +12,9 @@ from typing import Any
 from agilerl.algorithms import DEFAULT_BY_GYM
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.core import foreign
+from agilerl.core.arguments import checked
 from agilerl.core.options import LanguageOptions
 from agilerl.core.ranges import AnyNumber, Count, Positive
-from agilerl.core.signatures import checked
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.language.collect.collector import GYMS, ITEMS, LanguageCollector, check_gym

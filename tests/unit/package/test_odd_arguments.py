@@ -13,7 +13,7 @@ from agilerl.algorithms import DQN, PPO
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.prioritized import PrioritizedReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.core.signatures import checked
+from agilerl.core.arguments import checked
 from agilerl.errors import ArgumentError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import RLParameter
