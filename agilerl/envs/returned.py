@@ -186,7 +186,4 @@ def by_agent(values: Any, what: str, where: str, call: str) -> Mapping[Any, Any]
     """
     if isinstance(values, Mapping):
         return values
-    raise EnvError(
-        f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent. "
-        f"fix: {{agent: ... for agent in self.agents}}."
-    )
+    raise EnvError(f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent. fix: {{agent: x}}")

@@ -203,9 +203,7 @@ def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[
     except RuntimeError:  # outside of the range
         pass
     value_range = f"{x.min().item():g} to {x.max().item():g}"
-    raise ShapeError(
-        f"{owner} got values from {value_range}; {space} holds integers from {start} to {start + count - 1}. {FIX}"
-    )
+    raise ShapeError(f"{owner} got values from {value_range}; {space} holds {start} to {start + count - 1}. {FIX}")
 
 
 def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:

@@ -295,9 +295,7 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
         return
     with contextlib.closing(RunStore(folder, facts={"config": facts})) as store:
         if store.saved is not None and "start" in store.saved.body:
-            raise RunError(
-                f"{folder} is a run of `agilerl train`. fix: `{run_command('resume', folder)}`, or another folder."
-            )
+            raise RunError(f"{folder} is a run of `agilerl train`. fix: `{run_command('resume', folder)}`.")
         yield store
 
 

@@ -15,12 +15,13 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_
 from agilerl.algorithms.base.agent import check_device
 from agilerl.algorithms.base.declared import STRUCTURE
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core.arguments import checked
 from agilerl.core.files import with_suffix
 from agilerl.core.hostile import malformed
 from agilerl.core.moved import forward
 from agilerl.core.ranges import Count
 from agilerl.core.rng import resolve_seed
-from agilerl.core.signatures import by_position_or_name, checked, construct, constructor_signature
+from agilerl.core.signatures import by_position_or_name, construct, constructor_signature
 from agilerl.core.spaces import observation_space_channels_to_first
 from agilerl.envs.protocol import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs

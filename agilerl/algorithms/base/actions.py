@@ -80,10 +80,7 @@ class DiscreteActions(PlainActions):
         choices, owner = choices_of(agent), f"{agent.algo}.learn"
         wanted = (count, *choices.shape)
         if choices.shape and action.numel() != int(np.prod(wanted)):
-            raise ShapeError(
-                f"{owner} got actions of shape {tuple(action.shape)}; expected {wanted}. "
-                "fix: store what get_action returned."
-            )
+            raise ShapeError(f"{owner} got actions of shape {tuple(action.shape)}; expected {wanted}. fix: get_action.")
         if not choices.shape:
             number = super().prepare(agent, action - choices.start[0], count)
         else:
