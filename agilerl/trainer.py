@@ -121,9 +121,7 @@ class LocalTrainer:
         """
         if checkpoint is not None or checkpoint_path is not None:
             if out is None:
-                raise ConfigError(
-                    "LocalTrainer.train(checkpoint=) needs a run directory, but out=None. fix: out='runs'."
-                )
+                raise ConfigError("train(checkpoint=) needs a run directory, but out=None. fix: out='runs'.")
             warn_once(
                 "LocalTrainer.train(checkpoint=)",
                 f"checkpoint and checkpoint_path are ignored: the run directory in {out} has a checkpoint of every "

@@ -213,15 +213,11 @@ def canonical_name(name: str) -> str:
             return each
     trainer = next((each for each in _TRAINERS if _plain(each) == _plain(name)), None)
     if trainer is not None:
-        raise UnknownAlgorithmError(
-            f"{trainer} is a class that trains, and no algorithm. fix: from {_TRAINERS[trainer]} import {trainer}."
-        )
+        raise UnknownAlgorithmError(f"{trainer} is no algorithm. fix: from {_TRAINERS[trainer]} import {trainer}.")
     listed = ", ".join(names)
     close = nearest(name, names, limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise UnknownAlgorithmError(
-        f"unknown algorithm {name!r}.{hint} (known: {listed}) fix: {close[0] if close else 'a known name'}."
-    )
+    raise UnknownAlgorithmError(f"unknown algorithm {name!r}.{hint} (known: {listed}) fix: {(close or ['one'])[0]}.")
 
 
 def is_team(name: str) -> bool:

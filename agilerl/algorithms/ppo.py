@@ -155,9 +155,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         if self.always_recurrent and not recurrent:
-            raise ConfigError(
-                f"{type(self).__name__} is PPO with a recurrent encoder; got recurrent={recurrent}. fix: PPO."
-            )
+            raise ConfigError(f"{type(self).__name__} is recurrent PPO; got recurrent={recurrent}. fix: PPO.")
         units = self._take(options)
         policy_value.check_policy(self, self.noise_persistence)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)

@@ -174,10 +174,7 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
         super().load_state(state)
         recorded, current = state["dataset"], self.state()["dataset"]
         if recorded != current:
-            raise RunError(
-                f"the run learned from other data: {_short(recorded)}; these are {_short(current)}. "
-                "fix: the same data set."
-            )
+            raise RunError(f"the run learned from {_short(recorded)}; these are {_short(current)}. fix: the same data.")
 
 
 def _short(facts: Mapping[str, Any]) -> str:

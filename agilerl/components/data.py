@@ -52,10 +52,7 @@ def to_torch_tensor(
 
 def _check_dtype(function: str, dtype: Any) -> None:
     if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise ConfigError(
-            f"{function}(dtype=) must be a torch.dtype; got {dtype!r}. fix: torch.float32; batch_size= and device= are "
-            "keywords."
-        )
+        raise ConfigError(f"{function}(dtype=) must be a torch.dtype; got {dtype!r}. fix: torch.float32.")
 
 
 def with_batch_axis(value: Any) -> Any:

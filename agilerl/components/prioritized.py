@@ -190,10 +190,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         except (TypeError, ValueError):
             raise ConfigError(f"priorities must be numbers; got {short(values)}. fix: pass abs(td_error).") from None
         if len(values) != len(rows):
-            raise ShapeError(
-                f"update_priorities() got {len(rows)} indices and {len(values)} priorities. "
-                "fix: one priority for each of batch['idxs']."
-            )
+            raise ShapeError(f"{len(rows)} indices and {len(values)} priorities. fix: one for each.")
         is_bad = ~(np.isfinite(values) & (values >= 0))
         if is_bad.any():
             at = int(np.argmax(is_bad))

@@ -13,9 +13,9 @@ from torch import Tensor
 from agilerl.components.data import to_tensordict
 from agilerl.components.rows import Changes, Field, Mark, Path, Rows, check_rows, host_array, plan, put
 from agilerl.components.storage import FRAME, NEXT_FRAME, Block, FrameStore, RowStore, frames_in, shared_fields
+from agilerl.core.arguments import Checked
 from agilerl.core.hostile import malformed
 from agilerl.core.ranges import Count, check
-from agilerl.core.signatures import Checked
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 MASKS = ("next_mask", "obs_mask")  # fields that rows may lack

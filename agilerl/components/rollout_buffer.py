@@ -129,9 +129,7 @@ class RolloutBuffer(RolloutStore):
             return
         missing = [name for name, x in (("done", done), ("value", value), ("log_prob", log_prob)) if x is None]
         if missing:
-            raise ShapeError(
-                f"RolloutBuffer.add got no {', '.join(missing)}. fix: pass the results of get_action and env.step."
-            )
+            raise ShapeError(f"RolloutBuffer.add got no {', '.join(missing)}. fix: those of get_action and env.step.")
         if self.recurrent and hidden_state is None:
             raise ShapeError(
                 "RolloutBuffer.add of a recurrent agent needs the hidden state from before the step. "

@@ -136,9 +136,7 @@ class RolloutStore:
             ShapeError: the buffer is full, or rows do not fit the first ones.
         """
         if self.full:
-            raise ShapeError(
-                f"Buffer has reached capacity: it holds its {self.capacity} steps. fix: learn() from it, or reset()."
-            )
+            raise ShapeError(f"Buffer has reached capacity ({self.capacity} steps). fix: learn() from it, or reset().")
         if not self.fields:
             self._allocate(obs, np.asarray(action), np.asarray(log_prob))
         now: dict[str, Any] = {"obs": obs, "action": action, "reward": reward, "log_prob": log_prob}

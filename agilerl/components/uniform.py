@@ -250,10 +250,7 @@ class ReplayBuffer(RowRing):
             raise ShapeError("add() needs a leading batch axis; got batch_size []. fix: add(transition.unsqueeze(0)).")
         if not isinstance(data, Mapping):
             if not hasattr(data, "to_dict"):
-                raise ShapeError(
-                    f"add() takes a TensorDict, a Transition or a dict of fields; got {short(data)}. "
-                    f"fix: add({_BATCH})."
-                )
+                raise ShapeError(f"add() takes a TensorDict, or a dict; got {short(data)}. fix: add({_BATCH}).")
             data = data.to_dict()  # Transition, TensorDict or tensor class
         named = {}
         taken = set(data.keys())

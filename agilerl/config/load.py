@@ -134,9 +134,7 @@ def read_data(path: str | Path) -> Any:
     """The content of a YAML file as plain data, {} for an empty one; see `load_manifest`."""
     source = Path(path)
     if source.is_dir():
-        raise ConfigError(
-            f"the configuration {source} is a folder; expected a YAML file. fix: {source / 'config.yaml'}."
-        )
+        raise ConfigError(f"{source} is a folder; expected a YAML file. fix: {source / 'config.yaml'}.")
     if not source.is_file():
         raise ConfigError(f"there is no configuration file {source}. fix: check the path.")
     try:

@@ -215,10 +215,7 @@ def import_environment(env_id: str) -> str:
         with working_directory():
             content = vars(importlib.import_module(module))
     except ImportError as error:
-        raise EnvError(
-            f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: run in the folder of {module}.py, or set "
-            "PYTHONPATH."
-        ) from None
+        raise EnvError(f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: set PYTHONPATH.") from None
     import gymnasium
 
     if callable(content.get(name)) and name not in gymnasium.registry:

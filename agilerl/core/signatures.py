@@ -8,11 +8,10 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from agilerl.core import foreign
-from agilerl.core.ranges import check, usual_of, without_none
-from agilerl.errors import AgileRLError, ArgumentError, ConfigError, nearest, warn_once
+from agilerl.errors import AgileRLError, ArgumentError, nearest, warn_once
 
 OF_POPULATIONS = ("index", "seed", "hp_config", "net_config", "device")  # arguments that populations are made with
 SYNONYMS: dict[str, tuple[str, ...]] = {  # argument names in other libraries, the most common first
@@ -22,7 +21,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {  # argument names in other libraries, t
     "n_epochs": ("update_epochs",),
     "clip_range": ("clip_coef",),
 }
-Function = TypeVar("Function", bound=Callable[..., Any])
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -160,61 +158,6 @@ def bind(title: str, signature: inspect.Signature, args: Sequence[Any], kwargs: 
         return signature.bind_partial(*args, **kwargs).arguments
     except TypeError as error:  # too many, or a duplicate
         raise ArgumentError(f"{title} got {error}. fix: arguments by name, of: {', '.join(names)}.") from None
-
-
-@functools.lru_cache(maxsize=64)
-def _ranges(functions: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the checked types of arguments: numbers with a range, choices, integers and booleans."""
-    hints = {name: hint for function in reversed(functions) for name, hint in hints_of(function).items()}
-    kinds = Annotated, Literal
-    return {k: v for k, v in hints.items() if is_simple(v) or get_origin(without_none(v)[0]) in kinds}
-
-
-def check_call(
-    title: str, signature: inspect.Signature, functions: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any],
-    error: type[Exception] = ConfigError,
-) -> None:  # fmt: skip
-    """Check the names of arguments, and those with a range by the types of the functions that take them.
-
-    Raises:
-        ArgumentError: see `bind`. error: out of range, with the range, the value and a fix.
-    """
-    arguments, ranges = bind(title, signature, args, kwargs), _ranges(tuple(functions))
-    for name in arguments.keys() & ranges.keys():
-        default = signature.parameters[name].default
-        usual = usual_of(ranges[name]) if default in (None, inspect.Parameter.empty) else default
-        check(f"{title}: {name}", arguments[name], ranges[name], usual, error)
-
-
-class Checked:
-    """Base of classes whose constructor arguments are checked, names and ranges; see `check_call`.
-
-    Attributes:
-        argument_error: raised for a value out of range.
-    """
-
-    argument_error: type[Exception] = ConfigError
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        functions, signature = constructors(cls), constructor_signature(cls)
-        if all(map(is_ours, functions)) and not takes_any_name(inspect.signature(functions[-1]).parameters):
-            named = [p for p in signature.parameters.values() if p.kind not in VARIADIC]  # all names are known
-            signature = signature.replace(parameters=named)
-        checked_ones = list(filter(is_ours, functions))
-        check_call(cls.__name__, signature, checked_ones, (None, *args), kwargs, cls.argument_error)
-        return super().__new__(cls)
-
-
-def checked(function: Function) -> Function:
-    """Decorate a function to check its arguments, names and ranges; see `check_call`."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        check_call(function.__name__, signature, (function,), args, kwargs)
-        return function(*args, **kwargs)
-
-    return cast(Function, call)
 
 
 def unexpected(title: str, unknown: Sequence[str], names: Sequence[str]) -> str:

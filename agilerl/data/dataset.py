@@ -165,9 +165,7 @@ def open_minari(name: str, *, remote: bool = False) -> Any:
         return minari.load_dataset(name, download=remote)
     except Exception as error:  # network, storage or file errors: in each case there is no data set
         ways = "a network that reaches Minari's server" if remote else f"`minari download {name}`"
-        raise ConfigError(
-            f"the Minari data set {name!r} cannot be loaded: {str(error).rstrip('.')}. fix: {ways}."
-        ) from error
+        raise ConfigError(f"the data set {name!r} cannot be loaded: {str(error).rstrip('.')}. fix: {ways}.") from error
 
 
 def read_minari(name: str, *, remote: bool = False) -> Dataset:
@@ -442,9 +440,7 @@ def _array(value: Any, where: str) -> Any:
     if isinstance(value, tuple):
         return tuple(_array(part, f"{where}, {number}") for number, part in enumerate(value))
     if np.ma.is_masked(value):
-        raise ShapeError(
-            f"{where} have masked entries; expected a number in each. fix: leave those steps out, or array.filled(0.0)."
-        )
+        raise ShapeError(f"{where} have masked entries. fix: leave those steps out, or array.filled(0.0).")
     try:
         array = np.asarray(value[()] if hasattr(value, "id") else value)  # HDF5: a single read
         array = np.array(array.tolist()) if array.dtype == object else array
@@ -452,9 +448,7 @@ def _array(value: Any, where: str) -> Any:
         raise ShapeError(f"{where} have rows of unequal length. fix: rows of one shape, one for each step.") from None
     if array.dtype.kind not in "biuf":
         kind = {"U": "texts", "S": "texts", "c": "complex numbers", "O": "objects"}.get(array.dtype.kind, "no numbers")
-        raise ShapeError(
-            f"{where} must be real numbers; got {kind} ({array.dtype}). fix: an array of floats or integers."
-        )
+        raise ShapeError(f"{where} must be real numbers; got {kind} ({array.dtype}). fix: floats or integers.")
     if not array.ndim:
         raise ShapeError(f"{where} must be a row for every step; got one number. fix: an array [N, ...].")
     return array
@@ -473,9 +467,7 @@ def _flags(value: Any, where: str) -> np.ndarray:
     column = _column(value, where)
     wrong = (column != 0) & (column != 1)
     if wrong.any():
-        raise ShapeError(
-            f"{where} must be 0 or 1; got {column[wrong][0]} in row {int(np.argmax(wrong))}. fix: booleans."
-        )
+        raise ShapeError(f"{where} must be 0 or 1; got {column[wrong][0]} in row {np.argmax(wrong)}. fix: booleans.")
     return column.astype(bool)
 
 

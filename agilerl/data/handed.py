@@ -62,9 +62,7 @@ class HandedData:
             write_dataset(path, arrays, {**about, READ: read})
         except OSError as error:
             where = f"{self._folder.name} ({error.strerror})"
-            raise ConfigError(
-                f"the data set cannot be written to {where}. fix: TMPDIR=FOLDER with more room."
-            ) from error
+            raise ConfigError(f"the data set cannot be written to {where}. fix: TMPDIR with more room.") from error
         self._path = str(path)
         return self._path
 

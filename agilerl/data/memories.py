@@ -50,10 +50,7 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
     rows = {name: _host(part) for name, part in memory.gather(memory.in_order()).items()}
     absent = [name for name in Transition.FIELDS if name not in rows]
     if absent:
-        raise ConfigError(
-            f"the memory holds {', '.join(rows)}, and lacks {', '.join(absent)}. fix: one filled with "
-            f"{', '.join(Transition.FIELDS)}."
-        )
+        raise ConfigError(f"the memory holds {', '.join(rows)}, and lacks {', '.join(absent)}. fix: all fields.")
     terminated = rows["done"].reshape(-1).astype(bool)
     order, ended = in_episodes(rows["obs"], rows["next_obs"], terminated)
     columns = {name: trees.take(rows[name], order) for name in ("obs", "action", "next_obs")}
@@ -172,9 +169,7 @@ def _without_replay(path: Path, settings: Mapping[str, Any]) -> str:
 def _rebuilt(folder: Path, state: Mapping[str, Any], chunks: list[Chunk]) -> ReplayBuffer:
     if "windows" in state:
         steps = state["windows"]["n_step"]
-        raise ConfigError(
-            f"{folder} holds sums over {steps} steps, not single steps. fix: a run with replay_buffer.n_step=1."
-        )
+        raise ConfigError(f"{folder} holds sums over {steps} steps. fix: a run with replay_buffer.n_step=1.")
     memory, log = ReplayBuffer(int(state["max_size"]), seed=0), ReplayLog(folder)
     memory.load_state(state)
     try:

@@ -73,9 +73,7 @@ def _random(space: gym.Space[Any], rng: np.random.Generator, count: int, mask: n
         return np.asarray(drawn.astype(space.dtype))
     if isinstance(space, gym.spaces.Box):
         return np.stack([space.sample() for _ in range(count)])
-    raise NotAvailableYetError(
-        f"no random actions for {space} are available. fix: an environment with Discrete, MultiDiscrete or Box actions."
-    )
+    raise NotAvailableYetError(f"no random actions for {space}. fix: Discrete, MultiDiscrete or Box actions.")
 
 
 def noisy_policy(act: Policy, space: gym.Space[Any], noise: float, rng: np.random.Generator) -> Policy:
@@ -116,9 +114,7 @@ def greedy_policy(agent: Any) -> Policy:
         NotAvailableYetError: a recurrent agent, whose hidden state cannot be reset per lane.
     """
     if adapted(agent).is_recurrent:
-        raise NotAvailableYetError(
-            f"{agent.algo} with a recurrent policy cannot record a data set yet. fix: a policy without memory."
-        )
+        raise NotAvailableYetError(f"{agent.algo} with a memory cannot record data yet. fix: a policy without memory.")
     agent.set_training_mode(False)
     greedy = greedy_of(agent)
 

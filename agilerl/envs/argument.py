@@ -127,9 +127,7 @@ def _checked_id(env_id: str) -> str:
             f"fix: agilerl train ENV_ID --import {env_id}, or import the class from it and pass that."
         )
     if not env_id.strip():
-        raise EnvError(
-            "the id of the environment is empty. fix: 'CartPole-v1'; `agilerl list envs` prints the known ids."
-        )
+        raise EnvError("the id of the environment is empty. fix: one of `agilerl list envs`.")
     return env_id
 
 

@@ -205,9 +205,7 @@ def _classes(targets: Any) -> np.ndarray:
         raise EnvError(f"BanditEnv got no targets. {FIX}")
     missing = [row for row, label in enumerate(labels.tolist()) if label is None or label != label]
     if missing:
-        raise EnvError(
-            f"BanditEnv got {len(missing)} missing targets, the first in row {missing[0]}. fix: leave these rows out."
-        )
+        raise EnvError(f"BanditEnv got {len(missing)} missing targets, from row {missing[0]}. fix: leave them out.")
     try:
         _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     except TypeError as error:

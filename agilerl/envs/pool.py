@@ -152,9 +152,7 @@ class EnvPoolLanes:
             raise ShapeError(f"{self.env_id} takes actions of shape {expected}; got {actions.shape}.")
         if isinstance(space, gymnasium.spaces.Discrete):
             if actions.dtype.kind not in "iu" or actions.min() < 0 or actions.max() >= space.n:
-                raise EnvError(
-                    f"{self.env_id} takes actions in 0..{space.n - 1}; got {actions.min()}..{actions.max()}."
-                )
+                raise EnvError(f"{self.env_id} takes 0..{space.n - 1}; got {actions.min()}..{actions.max()}.")
             numbers: np.ndarray = actions.astype(np.int32)
             return numbers
         if not np.isfinite(actions).all():

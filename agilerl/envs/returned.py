@@ -138,10 +138,7 @@ def as_info(info: Any, where: str, call: str, key: str = "info") -> Mapping[str,
         return {}
     if isinstance(info, Mapping):
         return info
-    raise EnvError(
-        f"{where}: {call} gave {key} = {short(info)}; expected a dictionary. "
-        "fix: {'action_mask': mask} where it is a mask, else {}."
-    )
+    raise EnvError(f"{where}: {call} gave {key} = {short(info)}; expected a dictionary. fix: {{}}.")
 
 
 def as_vector_info(info: Any, count: int, where: str, call: str) -> dict[str, Any]:
@@ -189,7 +186,4 @@ def by_agent(values: Any, what: str, where: str, call: str) -> Mapping[Any, Any]
     """
     if isinstance(values, Mapping):
         return values
-    raise EnvError(
-        f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent. "
-        f"fix: {{agent: ... for agent in self.agents}}."
-    )
+    raise EnvError(f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent. fix: {{agent: x}}")

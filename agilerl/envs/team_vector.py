@@ -183,9 +183,7 @@ class PettingZooVecEnv(Replicable, ABC):
     def _check_idle(self, name: str) -> None:
         if self._pending is not None:
             pending = self._pending[0]
-            raise AlreadyPendingCallError(
-                f"{name}: a {pending} was begun and not waited for. fix: {pending}_wait().", pending
-            )
+            raise AlreadyPendingCallError(f"{name}: a {pending} was not waited for. fix: {pending}_wait().", pending)
 
     def _begin_call(self, name: str, what: Any) -> None:
         self._check_idle(name)
@@ -229,9 +227,7 @@ class PettingZooVecEnv(Replicable, ABC):
         present = SeenByTeam.of(self.observations).present or {}
         missing = [agent for agent in present if agent not in actions and present[agent].any()]
         if missing:
-            raise ConfigError(
-                f"{missing[0]} is there and has no action. fix: an action for each agent, [num_envs, ...]."
-            )
+            raise ConfigError(f"{missing[0]} has no action. fix: an action for each agent, [num_envs, ...].")
         return joined
 
     def _stepped(self, batch: StepBatch) -> tuple[Any, ...]:

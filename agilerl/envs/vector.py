@@ -312,9 +312,7 @@ def _checked_backend(asked: str | None, env_id: str | None, env_kwargs: dict[str
     if asked != EnvPoolLanes.backend:
         raise EnvError(f"backend must be 'gymnasium', 'envpool' or 'auto'; got {asked!r}. fix: leave it out.")
     if env_id is None:
-        raise EnvError(
-            "backend 'envpool' is for a registered id without wrappers and worker processes. fix: leave it out."
-        )
+        raise EnvError("backend 'envpool' is for a registered id without wrappers and workers. fix: leave it out.")
     if reason := reason_against(env_id, env_kwargs):
         raise EnvError(f"backend 'envpool': {reason}")
     return asked

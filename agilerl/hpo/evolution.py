@@ -276,8 +276,5 @@ def _state_of(name: str, part: Any) -> dict[str, Any] | None:
     if part is None:
         return None
     if not foreign.has_methods(part, "state", "load_state"):
-        raise RunError(
-            f"{name}: a {type(part).__name__} has no state() and load_state(state), so a run with it cannot be saved. "
-            "fix: add them, or train without saving."
-        )
+        raise RunError(f"{name}: a {type(part).__name__} lacks state() and load_state(state). fix: add them.")
     return dict(part.state())

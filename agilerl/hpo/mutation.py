@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agilerl.core import foreign
+from agilerl.core.arguments import Checked
 from agilerl.core.ranges import Fraction, NonNegative
 from agilerl.core.rng import Purpose, resolve_seed, restored_generator, stream
-from agilerl.core.signatures import Checked
 from agilerl.errors import AgileRLWarning, MutationError, warn_once
 from agilerl.hpo import effects
 from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture

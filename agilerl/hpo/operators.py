@@ -61,10 +61,7 @@ class RLParameter:
         if not self.min <= self.max:
             raise ConfigError(f"RLParameter: min must not exceed max; got min={self.min}, max={self.max}.")
         if not 0 < self.shrink_factor <= 1 <= self.grow_factor:
-            raise ConfigError(
-                "RLParameter: expected 0 < shrink_factor <= 1 <= grow_factor; "
-                f"got {self.shrink_factor} and {self.grow_factor}."
-            )
+            raise ConfigError(f"needs shrink_factor <= 1 <= grow_factor; got {self.shrink_factor}, {self.grow_factor}.")
 
     def mutate(self, rng: Any = None) -> Any:
         """Make one step up or down, reversed at a limit; store and return the new value.

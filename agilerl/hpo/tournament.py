@@ -8,9 +8,9 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from agilerl.core.arguments import Checked
 from agilerl.core.ranges import Count
 from agilerl.core.rng import Purpose, resolve_seed, stream
-from agilerl.core.signatures import Checked
 from agilerl.errors import ConfigError, warn_once
 
 

@@ -36,9 +36,7 @@ try:
 except ImportError as error:
     raise ConfigError(f"agilerl.integrations.ray_tune needs Ray Tune ({error}). fix: {INSTALL}.") from error
 if Version(ray.__version__) < Version(MIN_RAY):
-    raise ConfigError(
-        f"agilerl.integrations.ray_tune needs Ray {MIN_RAY} or newer; got {ray.__version__}. fix: {INSTALL}."
-    )
+    raise ConfigError(f"ray_tune needs Ray {MIN_RAY} or newer; got {ray.__version__}. fix: {INSTALL}.")
 
 PER_STEP = "generations_per_step"
 FIXED = ("callbacks", "minutes", "out", "sinks", "verbose")  # keywords of `agilerl.train` that a trial sets itself

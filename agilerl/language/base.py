@@ -116,10 +116,7 @@ class BaseModel:
     def _check_output_layer(self) -> None:
         layer = self.model.get_output_embeddings()
         if not isinstance(layer, nn.Module) or not isinstance(foreign.weight(layer), Tensor):
-            raise ConfigError(
-                f"{self.source or type(self.model).__name__} has no output layer with a weight, so its logits cannot "
-                f"be computed. {FIX}"
-            )
+            raise ConfigError(f"{self.source or type(self.model).__name__} has no output layer with a weight. {FIX}")
 
     # -- identity ----------------------------------------------------------------------------------------------------
 
@@ -193,9 +190,7 @@ class BaseModel:
         try:
             peft_config = peft.get_peft_config({"task_type": "CAUSAL_LM", **config})
             if peft_config.is_prompt_learning:
-                raise ConfigError(
-                    f"{peft_config.peft_type.value} is no part of layers. fix: LoRA, DoRA, IA3, LoHa or LoKr."
-                )
+                raise ConfigError(f"{peft_config.peft_type.value} is no part of layers. fix: LoRA, say.")
             with quiet(), torch.random.fork_rng(devices=[]):  # PEFT's initial values; adapters draw new ones
                 if self._peft is None:
                     self._peft = peft.get_peft_model(self.model, peft_config, adapter_name=name)
@@ -290,9 +285,7 @@ def _live_names(peft_model: nn.Module, slot: str, saved: Mapping[str, Tensor]) -
             names[short if short in saved else short.removesuffix(".weight")] = full
     missing = [short for short in saved if short not in names]
     if missing:
-        raise ConfigError(
-            f"the adapter has parts that are no parameters of layers: {missing[0]} first. fix: plain LoRA."
-        )
+        raise ConfigError(f"the adapter has parts beside layers: {missing[0]} first. fix: plain LoRA.")
     return {short: names[short] for short in saved}
 
 

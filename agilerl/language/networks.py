@@ -118,9 +118,7 @@ class AdapterNetwork(EvolvableModule):
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
         identity = spec["base"]
         if not identity["source"]:
-            raise RunError(
-                "the adapter's base was built in memory and is not saved. fix: build the agent with that base."
-            )
+            raise RunError("the adapter's base was built in memory and not saved. fix: build the agent with it.")
         base = load_base(identity["source"], device=arguments.get("device", "cpu"))
         base.check_identity(identity, "the saved adapter")
         return cls(base, spec["config"], spec["with_value"], **arguments)

@@ -49,10 +49,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Any:
     text = os.fspath(path)
     local = Path(text).is_dir()
     if not local and (isinstance(path, os.PathLike) or text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)):
-        raise RunError(
-            f"{text} is no folder, and no id of a hub either. "
-            "fix: name a folder with tokenizer.json, or a hub's id such as 'owner/name'."
-        )
+        raise RunError(f"{text} is no folder, and no id of a hub. fix: a folder with tokenizer.json, or 'owner/name'.")
     source = os.path.abspath(text) if local else text
     tokenizer: Any = None
     problem = ""
@@ -61,10 +58,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Any:
     if tokenizer is None and not (local and problem):
         tokenizer, problem = _loaded(transformers.AutoTokenizer, source, local)
     if tokenizer is None:
-        raise RunError(
-            f"{text} holds no tokenizer that can be read ({problem}). "
-            "fix: save one there with tokenizer.save_pretrained(folder)."
-        )
+        raise RunError(f"{text} holds no tokenizer ({problem}). fix: tokenizer.save_pretrained(folder).")
     fault = difference_to_file(tokenizer)
     if fault:
         raise RunError(f"{text}: the tokenizer that was loaded is not the one of its tokenizer.json: {fault}.")
@@ -129,10 +123,7 @@ def pad_id(tokenizer: Any) -> int:
     """
     token = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if token is None:
-        raise ConfigError(
-            "the tokenizer has neither a token for padding nor an end of sequence. "
-            "fix: set tokenizer.eos_token to a token that it has."
-        )
+        raise ConfigError("the tokenizer has neither padding nor an end of sequence. fix: set tokenizer.eos_token.")
     return int(token)
 
 

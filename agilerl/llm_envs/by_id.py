@@ -92,9 +92,7 @@ _NAMES = ("train", "test", "report")
 def _answered(env_id: str, prompts: Any) -> list[Row]:
     without = sum(prompt.answer is None for prompt in prompts)
     if without:
-        raise EnvError(
-            f"{env_id}: {without} of {len(prompts)} questions come without an answer to be learned. fix: algo='GRPO'."
-        )
+        raise EnvError(f"{env_id}: {without} of {len(prompts)} questions lack an answer to learn. fix: algo='GRPO'.")
     return [{"prompt": prompt.question, "completion": str(prompt.answer)} for prompt in prompts]
 
 

@@ -256,9 +256,7 @@ def _ranks(accelerator: Any) -> tuple[int, int]:
     if accelerator is None:
         return 0, 1
     if not hasattr(accelerator, "process_index") or not hasattr(accelerator, "num_processes"):
-        raise ConfigError(
-            f"accelerator must be an accelerate.Accelerator or None; got {type(accelerator).__name__}. fix: None."
-        )
+        raise ConfigError(f"accelerator must be an Accelerator or None; got {type(accelerator).__name__}. fix: None.")
     return int(accelerator.process_index), int(accelerator.num_processes)
 
 
@@ -272,9 +270,7 @@ def _rows(name: str, data: Any, columns: Mapping[str, str]) -> list[Mapping[str,
     """
     if isinstance(data, Mapping):
         fix = f"pass one of its splits, {sorted(map(str, data))[:4]}" if data else "pass a list of rows"
-        raise ConfigError(
-            f"{name}_dataset must be rows, one after another; got a mapping ({type(data).__name__}). fix: {fix}."
-        )
+        raise ConfigError(f"{name}_dataset must be rows; got a mapping ({type(data).__name__}). fix: {fix}.")
     if isinstance(data, str) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise ConfigError(
             f"{name}_dataset must be a list of mappings, a datasets.Dataset, or what has a length and rows by number; "

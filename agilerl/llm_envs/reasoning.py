@@ -326,10 +326,7 @@ class ReasoningGym(DataGym[Prompt]):
         answers = [row[self.answer_column] for row in rows]
         for index, tokens in enumerate(encoded(self.tokenizer, map(self._text_of, rows))):
             if not tokens:
-                raise EnvError(
-                    f"row {index} of the split {split!r} has no tokens: the question is {questions[index]!r}. "
-                    "fix: leave it out."
-                )
+                raise EnvError(f"row {index} of {split!r} has no tokens: {questions[index]!r}. fix: leave it out.")
             yield Prompt(index, questions[index], answers[index], tokens, rows[index]), len(tokens)
 
 

@@ -87,9 +87,7 @@ def image_shape(input_shape: Sequence[int], sample_input: Any, dims: int) -> tup
     shape = tuple(int(n) for n in (input_shape if sample_input is None else sample_input.shape[1:]))
     if len(shape) != dims + 1 or min(shape) < 1:
         hint = " fix: give sample_input, a tensor [B, channels, depth, height, width]." if dims == 3 else ""
-        raise ConfigError(
-            f"input_shape of a Conv{dims}d network must be (channels, {dims} sizes), all positive; got {shape}.{hint}"
-        )
+        raise ConfigError(f"input_shape of a Conv{dims}d is (channels, {dims} sizes), all above 0; got {shape}.{hint}")
     return shape
 
 

@@ -314,9 +314,7 @@ class EvolvableGPT(TokenTransformer):
             top_k: sample among the k most probable tokens; None: all. generator: required for sampling.
         """
         if temperature and generator is None:
-            raise ConfigError(
-                "generate draws tokens, from a generator. fix: generator=torch.Generator(), temperature=0."
-            )
+            raise ConfigError("generate draws from a generator. fix: generator=torch.Generator(), temperature=0.")
 
         def choose(outputs: Sequence[Tensor]) -> Tensor:
             (logits,) = outputs

@@ -262,9 +262,7 @@ class EvolvableLSTM(LayeredModule):
 
     def _check(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> None:
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
-            raise ShapeError(
-                f"{self.name} reads [B, {self.input_size}] or [B, T, {self.input_size}]; got {tuple(x.shape)}"
-            )
+            raise ShapeError(f"{self.name} reads [B, (T,) {self.input_size}]; got {tuple(x.shape)}")
         for key, (layers, units) in self.hidden_state_architecture.items():
             shape = tuple(hidden_state[key].shape) if key in hidden_state else None
             if shape != (layers, x.shape[0], units):

@@ -71,9 +71,7 @@ class EvolvableMultiInput(LayeredModule):
             )
         parts = parts_of(observation_space)
         if not parts:
-            raise ConfigError(
-                f"observation_space must be a Dict or Tuple with at least one part; got {observation_space}"
-            )
+            raise ConfigError(f"observation_space must be a Dict or Tuple with parts; got {observation_space}")
         self.observation_space, self.num_outputs = observation_space, whole(num_outputs, "num_outputs")
         self.latent_dim, self.vector_space_mlp = whole(latent_dim, "latent_dim"), bool(vector_space_mlp)
         self.cnn_config = checked_config(cnn_config, EvolvableCNN, "cnn_config", {})

@@ -345,9 +345,7 @@ class EvolvableNetwork(EvolvableModule):
 
     def _recurrent_encoder(self) -> EvolvableLSTM:
         if not isinstance(self.encoder, EvolvableLSTM):
-            raise ConfigError(
-                f"{type(self).__name__} is a feed-forward network and has no hidden state. fix: recurrent=True."
-            )
+            raise ConfigError(f"{type(self).__name__} is feed-forward and has no hidden state. fix: recurrent=True.")
         return self.encoder
 
     @property

@@ -131,10 +131,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
             )
         return
     if bool(parts_of(space)) != (cls is EvolvableMultiInput) and cls is not EvolvableMLP:
-        raise ConfigError(
-            f"{cls.__name__} cannot read {space}. "
-            "fix: leave the encoder to the space (EvolvableMultiInput for Dict and Tuple), or pass encoder_cls=."
-        )
+        raise ConfigError(f"{cls.__name__} cannot read {space}. fix: leave the encoder out, or pass encoder_cls=.")
     if cls is EvolvableCNN:
         kind = dict(config if isinstance(config, Mapping) else vars(config) if config else {}).get("block_type")
         kind = kind or "Conv2d"
@@ -146,10 +143,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
             )
     elif cls is EvolvableResNet:
         if axes != 3:
-            raise ConfigError(
-                f"EvolvableResNet reads images of 3 axes, channels included; got {_seen(axes, space)}. "
-                f"fix: {_fix(space)}"
-            )
+            raise ConfigError(f"EvolvableResNet reads images of 3 axes; got {_seen(axes, space)}. fix: {_fix(space)}")
     elif axes > 2 and not (cls is EvolvableMLP and axes == 3 and _names(config, "hidden_size")):
         fix = "recurrent=False, or flatten the observations." if cls is EvolvableLSTM else _fix(space)
         raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {fix}")

@@ -172,9 +172,7 @@ class Preprocessor:
         elif isinstance(obs, Mapping) or (hasattr(obs, "keys") and hasattr(obs, "__getitem__")):
             children = {str(key): obs[key] for key in obs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
         else:
-            raise ShapeError(
-                f"{where} got observations of type {type(obs).__name__}; it was built for {self.space}. {FIX}"
-            )
+            raise ShapeError(f"{where} got observations of type {type(obs).__name__}; it reads {self.space}. {FIX}")
         missing = [key for key in self.parts if key not in children]
         if missing:
             raise ShapeError(f"{where} got observations without {missing}; they have {sorted(children)}. {FIX}")
@@ -213,9 +211,7 @@ def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[
     except RuntimeError:  # outside of the range
         pass
     value_range = f"{x.min().item():g} to {x.max().item():g}"
-    raise ShapeError(
-        f"{owner} got values from {value_range}; {space} holds integers from {start} to {start + count - 1}. {FIX}"
-    )
+    raise ShapeError(f"{owner} got values from {value_range}; {space} holds {start} to {start + count - 1}. {FIX}")
 
 
 def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:

@@ -133,9 +133,7 @@ class RainbowQNetwork(EvolvableNetwork):
         if q:
             return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
         if not self.distributional:
-            raise ConfigError(
-                "RainbowQNetwork(distributional=False) has no distribution. fix: forward(obs), its values."
-            )
+            raise ConfigError("RainbowQNetwork(distributional=False) has no distribution. fix: forward(obs).")
         return output.log_softmax(-1) if log else output.softmax(-1)
 
     def effect_output(self, obs: Any) -> Tensor:

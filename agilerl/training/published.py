@@ -183,10 +183,7 @@ class Request:
         """Raise AlgorithmError for agents that lack something that this run reads or calls, or learn otherwise."""
         function, kind, asked = self.function, self.kind, self.asked
         if not self.population:
-            raise AlgorithmError(
-                f"{function}: the population is empty. fix: create_population(algo={kind.example!r}, ..., "
-                "population_size=4)."
-            )
+            raise AlgorithmError(f"{function}: the population is empty. fix: create_population({kind.example!r}, ...).")
         if len({id(agent) for agent in self.population}) < len(self.population):
             raise AlgorithmError(
                 f"{function}: the population holds one agent twice, which would then learn twice as often. "
@@ -214,9 +211,7 @@ class Request:
             usual = "train_multi_agent_off_policy" if is_team(agent) else "train_off_policy"
             fix = f"{FUNCTION_OF.get(experience or '', usual)}(env, ...)"
             if is_team(agent) != kind.are_teams:
-                raise AlgorithmError(
-                    f"{name} trains {'one agent' if kind.are_teams else 'several agents'}. fix: {fix}."
-                )
+                raise AlgorithmError(f"{name} trains {('several agents', 'one agent')[kind.are_teams]}. fix: {fix}.")
             has_custom_learn = isinstance(inner, EvolvableAlgorithm) and trains_by_learn(inner)
             accepted = experience in kind.accepts or (has_custom_learn and bool(kind.accepts))
             if kind.collects == "rollouts" and not hasattr(agent, "gae_lambda"):

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from agilerl.collect.bandit import BanditCollector
+from agilerl.core.arguments import checked
 from agilerl.core.ranges import Count
-from agilerl.core.signatures import checked
 from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
 from agilerl.envs.vector import make_vect_envs
 from agilerl.telemetry.record import Sink

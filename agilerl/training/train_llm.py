@@ -12,9 +12,9 @@ from typing import Any
 from agilerl.algorithms import DEFAULT_BY_GYM
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.core import foreign
+from agilerl.core.arguments import checked
 from agilerl.core.options import LanguageOptions
 from agilerl.core.ranges import AnyNumber, Count, Positive
-from agilerl.core.signatures import checked
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.language.collect.collector import GYMS, ITEMS, LanguageCollector, check_gym
@@ -148,9 +148,7 @@ def finetune_llm_multiturn(
 
     def games(user_env: Any, game_seed: int) -> Games:
         if not isinstance(user_env, SyncMultiTurnVecEnv):
-            raise ConfigError(
-                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(user_env).__name__}. fix: {GAMES}."
-            )
+            raise ConfigError(f"env must be a SyncMultiTurnVecEnv; got {type(user_env).__name__}. fix: {GAMES}.")
         return Games(user_env, game_seed, test_games, report_games)
 
     return _finetune("finetune_llm_multiturn", "completions", asked, games)

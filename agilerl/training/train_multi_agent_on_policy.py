@@ -8,8 +8,8 @@ from typing import Any
 
 from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
 from agilerl.collect import collector_for
+from agilerl.core.arguments import checked
 from agilerl.core.ranges import Count
-from agilerl.core.signatures import checked
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agilerl.collect.offline import OfflineCollector
+from agilerl.core.arguments import checked
 from agilerl.core.ranges import Count
-from agilerl.core.signatures import checked
 from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.errors import ConfigError
 from agilerl.telemetry.record import Sink

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agilerl.collect.rollouts import OnPolicyCollector
+from agilerl.core.arguments import checked
 from agilerl.core.ranges import Count
-from agilerl.core.signatures import checked
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy

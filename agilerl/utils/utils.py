@@ -15,12 +15,13 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_
 from agilerl.algorithms.base.agent import check_device
 from agilerl.algorithms.base.declared import STRUCTURE
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core.arguments import checked
 from agilerl.core.files import with_suffix
 from agilerl.core.hostile import malformed
 from agilerl.core.moved import forward
 from agilerl.core.ranges import Count
 from agilerl.core.rng import resolve_seed
-from agilerl.core.signatures import by_position_or_name, checked, construct, constructor_signature
+from agilerl.core.signatures import by_position_or_name, construct, constructor_signature
 from agilerl.core.spaces import observation_space_channels_to_first
 from agilerl.envs.protocol import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
@@ -212,9 +213,7 @@ def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_sp
         for space in (observation_space, action_space)
     ]
     if not is_for_teams and (any(several) or agent_ids is not None):
-        raise AlgorithmError(
-            f"{algo} trains one agent; got spaces of several. fix: algo={DEFAULT_FOR_TEAMS!r}, or the spaces of one."
-        )
+        raise AlgorithmError(f"{algo} trains one agent; got spaces of several. fix: algo={DEFAULT_FOR_TEAMS!r}.")
 
 
 def _critics(networks: Any, accepted: set[str], algo: str) -> dict[str, Any]:
@@ -232,9 +231,7 @@ def _critics(networks: Any, accepted: set[str], algo: str) -> dict[str, Any]:
 def _check_box2d_available(env_name: str) -> None:
     """Raise ImportError for an environment that needs Box2D if it is not installed."""
     if env_name.split("/")[-1].partition("-")[0] in BOX2D and find_spec("Box2D") is None:
-        raise ImportError(
-            f'{env_name} needs the Box2D physics engine, which is not installed. fix: pip install "agilerl[box2d]"'
-        )
+        raise ImportError(f'{env_name} needs Box2D, which is not installed. fix: pip install "agilerl[box2d]"')
 
 
 def make_skill_vect_envs(env_name: str, skill: Any, num_envs: int = 1) -> gym.vector.VectorEnv:

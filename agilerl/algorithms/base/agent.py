@@ -75,9 +75,7 @@ def check_device(device: str | torch.device) -> str | torch.device:
         ConfigError: a CUDA device was requested, but none is available.
     """
     if as_device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device={str(device)!r} needs CUDA, and this PyTorch finds no CUDA device. fix: device='cpu'."
-        )
+        raise ConfigError(f"device={str(device)!r} needs CUDA, and PyTorch finds no device. fix: device='cpu'.")
     return device
 
 

@@ -39,9 +39,7 @@ class AsyncAgentsWrapper(AgentWrapper):
 
     def __init__(self, agent: Any) -> None:
         if not hasattr(agent, "agent_ids"):
-            raise AlgorithmError(
-                f"AsyncAgentsWrapper is for teams; got {type(agent).__name__}. fix: IPPO, MAPPO, MADDPG or MATD3."
-            )
+            raise AlgorithmError(f"AsyncAgentsWrapper is for teams; got {type(agent).__name__}. fix: IPPO, say.")
         super().__init__(agent)
 
     def observe(self, obs: Any, count: bool = False) -> Any:
@@ -71,9 +69,7 @@ class AsyncAgentsWrapper(AgentWrapper):
             ConfigError: no experiences, or lists of different lengths with a centralised critic.
         """
         if not experiences:
-            raise ConfigError(
-                f"{type(self).__name__}.learn needs experiences. fix: what {self.agent.algo}.learn takes."
-            )
+            raise ConfigError(f"{type(self).__name__}.learn needs experiences. fix: those of {self.agent.algo}.learn.")
         rollout = experiences[0]
         if is_on_policy(self.agent):
             rollout = _completed(self.agent, rollout)

@@ -94,10 +94,7 @@ def network_config(agent: RLAlgorithm, config: Any) -> Any:
     for place in places:
         if place.pop("use_hidden_state", remembers) not in (remembers, None):
             fix = "recurrent=False" if remembers else _remembering(agent)
-            raise ConfigError(
-                f"net_config: use_hidden_state contradicts {agent.algo} with recurrent={remembers}. fix: {fix}; or "
-                "leave it out."
-            )
+            raise ConfigError(f"use_hidden_state contradicts recurrent={remembers}. fix: {fix}, or leave it out.")
     check_memory(agent, asks_for_memory(options), "net_config")
     return {**options, "encoder_config": places[1]} if len(places) > 1 else options
 
@@ -128,9 +125,7 @@ def build(
                 "rows both get the same inputs. fix: build them with the same value."
             )
         if isinstance(given, EvolvableNetwork) and given.encoder_source is not None and not agent.share_encoders:
-            raise AlgorithmError(
-                f"{agent.algo}: {name} reads the features of another network. fix: share_encoders=True."
-            )
+            raise AlgorithmError(f"{agent.algo}: {name} reads another network's features. fix: share_encoders=True.")
         check_memory(agent, isinstance(given, EvolvableNetwork) and given.recurrent, name)
         return check_network(name, given)
     seed = agent.seed if number == 0 else int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
@@ -152,9 +147,7 @@ def twin_critics(
     """Return two critics with independent weights: the given ones, or instances of `cls`."""
     pair = [None, None] if given is None else list(given)
     if len(pair) != 2:
-        raise AlgorithmError(
-            f"{agent.algo}: critic_networks must hold two critics; got {len(pair)}. fix: [critic, critic.clone()]."
-        )
+        raise AlgorithmError(f"{agent.algo}: critic_networks must be two; got {len(pair)}. fix: [critic, its clone].")
     first, second = (build(agent, cls, network, "critic_networks", i + 1, drop) for i, network in enumerate(pair))
     return first, second
 

@@ -25,7 +25,6 @@ from agilerl.core.tree import Tree, map_leaves
 from agilerl.engine.learner import Learner, learner_of
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, Trainable, UpdateEngine, UpdateResult
 from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
-from agilerl.errors import warn_once
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.networks.actors import StochasticActor
@@ -175,17 +174,9 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         the standard deviation.
         """
         weight = scheduled(self.ent_coef, self.ent_schedule, self.progress)
-        if not any(kind.has_normal for kind in self._kinds):
-            for name in ("action_std_min", "action_ent_steps"):
-                if getattr(self, name):
-                    text = f"{name} is ignored: it is for Box actions, and these have no normal distribution."
-                    warn_once(name, f"{text} fix: leave {name} out.")
+        if self.action_ent_steps is None or not any(kind.has_normal for kind in self._kinds):
             return weight
-        return (
-            weight
-            if self.action_ent_steps is None
-            else weight * min(1.0, self.action_ent_steps / max(1, self.learned_steps))
-        )
+        return weight * min(1.0, self.action_ent_steps / max(1, self.learned_steps))
 
     @property
     def adapts_rate(self) -> bool:  # type: ignore[override]

@@ -61,13 +61,9 @@ class Predicting:
             ShapeError: no observation, or `state` or `episode_start` of another number of environments.
         """
         if self.learns_language or self.reads_texts:
-            raise NotAvailableYetError(
-                f"{self.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
-            )
+            raise NotAvailableYetError(f"{self.algo} writes texts and has no actions. fix: agent.get_action(prompts).")
         if obs is None:
-            raise ShapeError(
-                f"{self.algo} got None for an observation. fix: agent.act(obs), where obs, _ = env.reset()."
-            )
+            raise ShapeError(f"{self.algo} got None for an observation. fix: agent.act(obs) of env.reset().")
         policy = greedy_of(self) if deterministic else _sampling(self)
         before, memory = self.training, self._playing if self.is_recurrent else None
         self.set_training_mode(False)
@@ -95,9 +91,7 @@ class Predicting:
                 "fix: agent.act(obs, mask=...)."
             )
         if self.is_recurrent:
-            raise AlgorithmError(
-                f"{self.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."
-            )
+            raise AlgorithmError(f"act(): {self.algo} has a memory. fix: action, state = agent.predict(obs, state).")
         return self.predict(obs, mask=mask)[0]
 
     def evaluate(

@@ -198,9 +198,7 @@ def _actions(space: gym.Space[Any], actions: Any, lanes: int) -> np.ndarray:
     """
     array, wanted = _array(actions), (lanes, *stored_shape(space))
     if array.size != np.prod(wanted, dtype=int):
-        raise ShapeError(
-            f"PPO.learn got actions of shape {array.shape}; expected {wanted}, as get_action returned them."
-        )
+        raise ShapeError(f"PPO.learn got actions of shape {array.shape}; expected {wanted}, as of get_action.")
     array = array.reshape(wanted)
     if isinstance(space, gym.spaces.Discrete):
         check_discrete_actions(torch.as_tensor(array), int(space.n), "PPO.learn")

@@ -43,10 +43,7 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
 def check_same_rows(algo: str, count: int, later: int) -> None:
     """Raise ShapeError if n-step and one-step transitions have different rows."""
     if count != later:
-        raise ShapeError(
-            f"{algo}.learn got {count} experiences and {later} n_experiences. "
-            "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
-        )
+        raise ShapeError(f"{algo}.learn got {count} experiences and {later} n_experiences. fix: one of each.")
 
 
 def with_observations(experiences: Any, change: Any) -> dict[str, Any]:

@@ -187,9 +187,7 @@ class AgentWrapper(Predicting):
             RunError: the state of an agent with other wrappers.
         """
         if state.get("class") != type(self).__name__ or "wrapper" not in state:
-            raise RunError(
-                f"{source} holds a {described(state)}, this is a {described(self.state())}. fix: the same wrappers."
-            )
+            raise RunError(f"{source} holds {described(state)}, not {described(self.state())}. fix: the same wrappers.")
         self.agent.load_state(state["agent"], source)
         self.load_wrapper_state(state["wrapper"])
 

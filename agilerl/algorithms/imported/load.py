@@ -89,10 +89,7 @@ def _spaces(env: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     instance = env() if isinstance(env, Factory) else env
     try:
         if foreign.possible_agents(instance) is not None:
-            raise EnvError(
-                "policies of other libraries have one agent, and the environment has several. "
-                "fix: a single-agent environment."
-            )
+            raise EnvError("policies of other libraries have one agent. fix: a single-agent environment.")
         spaces = tuple(ask(instance, "single_") or ask(instance) for _, ask in foreign.SPACES)
     finally:
         if instance is not env:

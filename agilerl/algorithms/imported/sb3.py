@@ -66,10 +66,7 @@ def read(path: str | os.PathLike[str], place: Place, activation: str | None = No
     )
     data = plain_json(member_of(archive, DATA, place.source), f"{place.source}: {DATA}")
     if data.get("use_sde") is True or "actor.log_std" in layout:
-        raise NotAvailableYetError(
-            f"{place.source}: use_sde=True, whose noise depends on the state, is not imported. "
-            "fix: train with use_sde=False."
-        )
+        raise NotAvailableYetError(f"{place.source}: use_sde=True is not imported. fix: use_sde=False.")
     variables = member_of(archive, VARIABLES, place.source)
     ignored = [name for name in OFTEN_PICKLED if isinstance(data.get(name), Mapping) and PICKLED in data[name]]
     return _agent(layout, place, data, variables, activation or _activation(data)), ignored

@@ -133,9 +133,7 @@ def masks_of(
             raise ShapeError(f"{team.algo}, action masks: {unknown_name('agent', str(agent), team.agent_ids)}")
         columns, space = team.actions.masks[agent], team.possible_action_spaces[agent]
         if not columns.stop - columns.start:
-            raise ShapeError(
-                f"{team.algo}: an action mask of {agent}, whose actions {space} are not discrete. fix: leave it out."
-            )
+            raise ShapeError(f"{team.algo}: a mask of {agent}, whose {space} is not discrete. fix: leave it out.")
         reader = ActionMasks(space, f"{team.algo}, agent {agent}", ShapeError)
         # An agent waiting for its turn is also observed, possibly without any legal action.
         legal = reader.of_caller(agent_mask, lanes, is_over=np.ones(lanes, bool))

@@ -52,9 +52,7 @@ def buffer_from_experiences(
     cut = np.zeros_like(ended)
     if fields.get("truncateds") is not None:
         if fields.get("final_observations") is None:
-            raise ShapeError(
-                f"{team.algo}.learn: truncateds need final_observations, the observations before the reset."
-            )
+            raise ShapeError(f"{team.algo}.learn: truncateds need final_observations, before the reset.")
         cut = np.nan_to_num(_stacked(fields["truncateds"], team)).astype(bool).reshape(ended.shape)
     masks = fields.get("action_masks") or _masks_beside(team, fields["observations"])
     hidden, (mean, deviation) = fields.get("hidden_states"), scale
@@ -107,10 +105,7 @@ def _named(team: ActingTeam, experiences: Any) -> dict[str, Any]:
     fields = {name: by_name(value) for name, value in entries.items()}
     lengths = {f"{name} of {a}": len(x) for name in BY_STEP if fields.get(name) for a, x in fields[name].items()}
     if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
-        raise ShapeError(
-            f"{team.algo}.learn got lists of different lengths, or empty ones: {lengths}. fix: one of each in every "
-            "vector step."
-        )
+        raise ShapeError(f"{team.algo}.learn got lists of lengths {lengths}. fix: one of each in every step.")
     shown = (*team.agent_ids, STATE)  # the state belongs to no agent
     unknown = [a for name in BY_STEP if fields.get(name) for a in fields[name] if a not in shown]
     if unknown:

@@ -430,9 +430,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         if hidden is None:
             return self.get_initial_hidden_state(lanes)
         if not shapes:
-            raise ShapeError(
-                f"{self.algo}.get_action got a hidden_state; this team has no memory. fix: recurrent=True."
-            )
+            raise ShapeError(f"{self.algo}.get_action got a hidden_state, and has no memory. fix: recurrent=True.")
         expected = {key: (layers, lanes, units) for key, (layers, units) in shapes.items()}
         got = {key: tuple(part.shape) for key, part in dict(hidden).items()}
         wrong = next((key for key in {**expected, **got} if expected.get(key) != got.get(key)), None)

@@ -409,9 +409,7 @@ def check_team(team: Any) -> None:
             "the same spaces; or opponents=None."
         )
     if team.is_recurrent:
-        raise NotAvailableYetError(
-            "opponents='self' with policies that have a memory is not built yet. fix: recurrent=False."
-        )
+        raise NotAvailableYetError("opponents='self' with recurrent policies is not built yet. fix: recurrent=False.")
 
 
 def check_zero_sum(returns: np.ndarray, lanes: Lanes) -> None:

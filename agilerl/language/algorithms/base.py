@@ -187,9 +187,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
             base = model
         elif isinstance(model, nn.Module) and hasattr(model, "get_output_embeddings"):
             if hasattr(model, "peft_config"):
-                raise AlgorithmError(
-                    f"{self.algo}: actor_network has adapters already. fix: the base model itself, and lora_config=."
-                )
+                raise AlgorithmError(f"{self.algo}: actor_network has adapters. fix: the base model, and lora_config=.")
             if tokenizer is None:
                 raise AlgorithmError(f"{self.algo}: a model needs its tokenizer. fix: tokenizer=load_tokenizer(path).")
             base = BaseModel(model, tokenizer)

@@ -109,9 +109,7 @@ class TokenAlgorithm(RLAlgorithm):
             ("actions", actions, action_vocabulary),
         ):
             if part.size and (part.min() < 0 or part.max() >= most or (part != np.floor(part)).any()):
-                raise ShapeError(
-                    f"the data set has {what} with tokens that are not integers from 0 to {most - 1}. " + FIX
-                )
+                raise ShapeError(f"the data set has {what} with tokens that are no integers in 0..{most - 1}. " + FIX)
         before, after, actions = before.astype(np.int64), after.astype(np.int64), actions.astype(np.int64)
         start, end = lengths_of(before), lengths_of(after)
         place = start[:, None] + np.arange(size)

@@ -136,10 +136,7 @@ def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str])
         else preset_for(manifest.environment.name, manifest.algorithm.name)
     )
     if manifest.network != base.network or any(name.startswith("network.") for name in named):
-        raise ConfigError(
-            "network settings do not apply to agents that have their networks already. "
-            "fix: leave them out, or train new agents."
-        )
+        raise ConfigError("network settings are not for agents that have their networks. fix: leave them out.")
     values, before = manifest.algorithm.hyperparameters, base.algorithm.hyperparameters
     asked = {name.removeprefix("algorithm.") for name in named}
     return replace(ancestors, changed=tuple(n for n in values if n in asked or values[n] != before.get(n)))

@@ -490,10 +490,7 @@ def _steps_after(folder: Path, store: RunStore, minutes: float) -> int:
     counters = {} if store.saved is None else dict(store.saved.body.get("counters") or {})
     done, seconds = int(counters.get("env_steps_member") or 0), float(counters.get("seconds") or 0.0)
     if not done or seconds <= 0:
-        raise ConfigError(
-            f"{folder} has saved no generation that tells how fast it trains. fix: resume it without minutes, or with "
-            "steps."
-        )
+        raise ConfigError(f"{folder} has saved no generation, so its speed is unknown. fix: resume it with steps.")
     return done + math.ceil(MAX_SPEEDUP * 60 * minutes * done / seconds)
 
 
@@ -508,9 +505,7 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     directory = RunDirectory.open(folder)
     manifest, facts = directory.manifest(), directory.facts()
     if manifest.hash() != facts.get("manifest_hash"):
-        raise RunError(
-            f"{folder} has no checkpoint, and its config.yaml is not the one that it began with. fix: train again."
-        )
+        raise RunError(f"{folder} has no checkpoint, and its config.yaml has changed. fix: train again.")
     if facts.get("parent") is not None:
         parent = facts["parent"].get("run")
         again = command("continue", parent or "RUN", imports=imports_of(facts))

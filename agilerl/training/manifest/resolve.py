@@ -62,10 +62,7 @@ def without_noise(manifest: Manifest, actions: Any) -> Manifest:
     if name not in ranges or isinstance(actions, gym.spaces.Box):
         return manifest
     if ranges[name] != preset_for(manifest.environment.name, algo, general=True).evolution.restart_ranges.get(name):
-        raise ConfigError(
-            f"evolution.restart_ranges.{name} is of Box actions; {manifest.environment.name} has {actions}. "
-            "fix: leave it out."
-        )
+        raise ConfigError(f"evolution.restart_ranges.{name} is of Box actions; got {actions}. fix: leave it out.")
     others = {key: dict(limits) for key, limits in ranges.items() if key != name}
     return apply_overrides(manifest, {"evolution.restart_ranges": others}, "actions")
 

@@ -659,9 +659,7 @@ def _encoder(space: dict[str, Any], kind: str, config: dict[str, Any], outputs: 
 def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
     """Layers linear_i, norm_i, act_i for every hidden layer, then linear_output, norm_output, act_output."""
     if len(config["hidden_size"]) > MAX_HIDDEN_LAYERS:
-        raise PolicyError(
-            f"policy.json has {len(config['hidden_size'])} hidden layers; expected at most {MAX_HIDDEN_LAYERS}."
-        )
+        raise PolicyError(f"policy.json has {len(config['hidden_size'])} hidden layers; at most {MAX_HIDDEN_LAYERS}.")
     sizes = [_size(width) for width in config["hidden_size"]]
     parts, width = nn.Sequential(), inputs
     for label, size in [*((str(i), size) for i, size in enumerate(sizes)), ("output", outputs)]:
@@ -727,9 +725,7 @@ def _inputs(space: dict[str, Any]) -> int:
     if "spaces" in space:
         parts: Any = space["spaces"]
         if len(parts) > LARGEST_PARTS:
-            raise PolicyError(
-                f"policy.json has {len(parts)} parts in an observation; expected {LARGEST_PARTS} at most."
-            )
+            raise PolicyError(f"policy.json has {len(parts)} parts in an observation; at most {LARGEST_PARTS}.")
         return _size(sum(map(_inputs, parts.values() if isinstance(parts, dict) else parts)))
     if space["type"] not in SIMPLE:
         raise PolicyError(f"{space['type']} observations are not covered.")

@@ -41,9 +41,7 @@ try:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn import Config, Server
 except ImportError as error:
-    raise ConfigError(
-        f'the live view needs starlette and uvicorn ({error}). fix: pip install "agilerl[watch]".'
-    ) from error
+    raise ConfigError(f'`watch` needs starlette and uvicorn ({error}). fix: pip install "agilerl[watch]".') from error
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")

@@ -102,8 +102,8 @@ def test_an_environment_argument_may_be_a_bandit() -> None:
         ([[np.nan], [1.0]], [0, 1], r"finite"),
         ([["x"], ["y"]], [0, 1], r"not numbers"),
         ([[1.0]], [], r"no targets"),
-        ([[1.0], [2.0], [3.0]], [0.0, np.nan, 1.0], r"1 missing targets, the first in row 1"),
-        ([[1.0], [2.0]], ["a", None], r"1 missing targets, the first in row 1"),
+        ([[1.0], [2.0], [3.0]], [0.0, np.nan, 1.0], r"1 missing targets, from row 1"),
+        ([[1.0], [2.0]], ["a", None], r"1 missing targets, from row 1"),
         ([[1.0], [2.0]], np.array(["a", 1], dtype=object), r"types that cannot be compared"),
     ],
 )

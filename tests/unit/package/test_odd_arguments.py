@@ -13,7 +13,7 @@ from agilerl.algorithms import DQN, PPO
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.prioritized import PrioritizedReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.core.signatures import checked
+from agilerl.core.arguments import checked
 from agilerl.errors import ArgumentError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import RLParameter
@@ -113,10 +113,3 @@ def test_rows_that_the_first_dtype_cannot_hold_are_refused(odd: dict[str, Any]) 
 def test_an_observation_of_none_is_named() -> None:
     with pytest.raises(ShapeError, match=r"'obs' needs a leading batch axis; got None\. fix: an array of numbers\."):
         ReplayBuffer(9).add(rows(obs=None))
-
-
-def test_settings_of_normal_distributions_warn_where_there_are_none() -> None:
-    agent = PPO(BOX, DISCRETE, action_std_min=0.1, action_ent_steps=100)
-    with pytest.warns(UserWarning, match="action_std_min is ignored") as caught:
-        assert agent.entropy_weight == agent.ent_coef
-    assert any("fix: leave action_ent_steps out" in str(warning.message) for warning in caught)

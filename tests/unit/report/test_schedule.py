@@ -153,7 +153,7 @@ def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
     [
         ("algorithm: {name: DQN}", r"is no schedule: expected format, changes and manifest"),
         ("[1, 2]", r"is no schedule"),
-        ("{format: 9, changes: [], manifest: {}}", r"has format 9; this version reads 1"),
+        ("{format: 9, changes: [], manifest: {}}", r"has format 9; expected 1"),
         ("{format: 1, changes: {}, manifest: {}}", r"manifest must be sections and changes a list"),
         ("{format: 1, changes: [], manifest: {}, chnges: []}", r"unknown key of a schedule 'chnges'.*fix: changes"),
     ],
@@ -191,7 +191,7 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
         ),
         ([{**CHANGES[1], "kind": "activation", "after": "Relu"}], r"unknown activation 'Relu'.*fix: ReLU"),
         ([{**CHANGES[1], "kind": "activation", "after": None}], r"unknown activation 'None'"),
-        ([{**CHANGES[1], "kind": "activation", "after": "Softmax"}], r"'Softmax' works at the output only"),
+        ([{**CHANGES[1], "kind": "activation", "after": "Softmax"}], r"'Softmax' is for outputs"),
         ([{**CHANGES[1], "path": ""}], r"`path` of an architecture change names its method"),
         ([{**CHANGES[1], "kind": "parameters"}], r"evolution.schedule\[0\].kind must be"),
         ([{**CHANGES[1], "when": 3}], r"evolution.schedule.*when"),

@@ -170,7 +170,7 @@ def test_the_command_begins_a_new_run_and_leaves_the_old_one_as_it_is(old: agile
 
 
 def test_a_network_is_the_agents_own(old: agilerl.Run, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="network settings do not apply to agents"):
+    with pytest.raises(ConfigError, match="network settings are not for agents"):
         agilerl.train("CartPole-v1", agents=old, latent_dim=32, out=tmp_path, verbose=False)
     with pytest.raises(AlgorithmError, match="the agents are DQN, the new run trains RainbowDQN"):
         agilerl.train("CartPole-v1", "RainbowDQN", agents=old.population, out=None, verbose=False)

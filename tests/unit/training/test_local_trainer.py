@@ -131,7 +131,7 @@ def test_names_are_checked_at_once_and_accelerators_are_of_the_functions() -> No
 
 @pytest.mark.parametrize("name", ["LocalTrainer", "local_trainer"])
 def test_a_trainer_is_no_algorithm_and_the_error_imports_it(name: str) -> None:
-    fix = r"LocalTrainer is a class that trains, and no algorithm. fix: from agilerl.trainer import LocalTrainer\.$"
+    fix = r"LocalTrainer is no algorithm. fix: from agilerl.trainer import LocalTrainer\.$"
     with pytest.raises(AlgorithmError, match=fix):
         find_algorithm(name)
 
@@ -158,9 +158,7 @@ def test_recurrent_ppo_is_ppo_with_memory_under_its_own_name(tmp_path: Path) -> 
 
 def test_recurrent_ppo_without_a_memory_is_ppo(tmp_path: Path) -> None:
     space, actions = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
-    with pytest.raises(
-        ConfigError, match=r"^RecurrentPPO is PPO with a recurrent encoder; got recurrent=False. fix: PPO\."
-    ):
+    with pytest.raises(ConfigError, match=r"^RecurrentPPO is recurrent PPO; got recurrent=False. fix: PPO\."):
         RecurrentPPO(space, actions, recurrent=False)
     with pytest.raises(ConfigError, match=r"fix: PPO\."):
         agilerl.train("CartPole-v1", "RecurrentPPO", recurrent=False, out=tmp_path, verbose=False)

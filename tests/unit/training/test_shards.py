@@ -209,8 +209,8 @@ def test_three_lost_workers_end_the_run_with_the_shard_and_the_seed(inline: Any)
     ("arguments", "message"),
     [
         ({"shards": 5}, r"training\.shards=5 needs a member .*fix: training\.pop_size=5, or"),
-        ({"shards": 2, "workers": 0}, r"workers must be a number of processes from 1 on, or 'auto'; got 0"),
-        ({"shards": 2, "workers": "two"}, r"workers must be a number .* got 'two'\. fix: workers='auto'"),
+        ({"shards": 2, "workers": 0}, r"workers must be at least 1, or 'auto'; got 0"),
+        ({"shards": 2, "workers": "two"}, r"workers must be at least 1.* got 'two'\. fix: workers='auto'"),
         (
             {"shards": 2, "carry_envs": True},
             r"carry_envs=true continues episodes in lanes .*fix: training\.shards=1",
