@@ -115,13 +115,8 @@ class TransitionBatches:
 
     def stacked(self) -> TransitionBatch:
         """Return one batch whose tensors have a leading axis of updates."""
-        return TransitionBatch(
-            **self.fields,
-            weight=self.weight,
-            noise=self.noise,
-            number=self.number,
-            wants_priorities=self.wants_priorities,
-        )
+        others = {name: value for name, value in vars(self).items() if name not in ("fields", "count")}
+        return TransitionBatch(**self.fields, **others)
 
 
 def _unbound(tree: Any, count: int) -> list[Any]:

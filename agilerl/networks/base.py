@@ -62,6 +62,10 @@ class EvolvableNetwork(EvolvableModule):
             images use `normalize_images`.
         normalize_images: divide images with values from 0 to 255 by 255.
         encoder_name: name of the encoder, the prefix of hidden-state keys.
+
+    Attributes:
+        reads_vectors: whether the encoder reads observations as one vector.
+        vector_widths: columns of each part of the encoder input; 0 for images.
     """
 
     head_net: EvolvableMLP
@@ -105,17 +109,16 @@ class EvolvableNetwork(EvolvableModule):
             raise ConfigError(f"latent_dim {options.latent_dim} must be positive, limits {least}..{most} too")
         self.observation_space, self.action_space = observation_space, action_space
         self.scale_observations, self.normalize_images = bool(options.scale_observations), bool(normalize_images)
-        self.encoder_cls, self.simba = encoder_cls, options.simba
+        self.encoder_cls, self.simba, self.encoder_name = encoder_cls, options.simba, options.encoder_name
         self.recurrent = issubclass(encoder_cls, EvolvableLSTM)
-        self.encoder_name = options.encoder_name
-        self.min_latent_dim, self.max_latent_dim = int(least), int(most)
-        self.latent_dim = int(options.latent_dim)
+        self.min_latent_dim, self.max_latent_dim, self.latent_dim = int(least), int(most), int(options.latent_dim)
         self._latent_index: Index | None = None
         self._seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 2, generation=1).tolist()
         self._head_config = checked_config(options.head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
         config = encoders.encoder_config(encoder_cls, options.encoder_config, observation_space)
         form = encoders.input_form(observation_space, encoder_cls)
         self._prepare = Preprocessor.build(observation_space, form, self.scale_observations)
+        self.reads_vectors, self.vector_widths = form is InputForm.FLAT, self._prepare.widths
         self.encoder: Any = encoders.make_encoder(
             observation_space, encoder_cls, config, self.latent_dim, options.device, self._seeds[0], self.encoder_name
         )
@@ -196,16 +199,6 @@ class EvolvableNetwork(EvolvableModule):
         return cast(Tensor, self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images))
 
     @property
-    def reads_vectors(self) -> bool:
-        """Whether the encoder reads observations as one vector."""
-        return self._prepare.form is InputForm.FLAT
-
-    @property
-    def vector_widths(self) -> list[int]:
-        """Columns of each part of the encoder input; 0 for images."""
-        return self._prepare.widths
-
-    @property
     def normalize_observations(self) -> bool:
         """Whether vector inputs are normalised by statistics that are saved with the weights.
         They are 0 and 1 until `set_observation_statistics` is called. Parts of a Dict that are zeros stay zeros."""
@@ -213,20 +206,17 @@ class EvolvableNetwork(EvolvableModule):
 
     @normalize_observations.setter
     def normalize_observations(self, wanted: bool) -> None:
-        if not wanted:
-            for name in ("obs_mean", "obs_scale"):
-                self._buffers.pop(name, None)
-            return
         width = sum(self.vector_widths)
-        if not width:
+        if wanted and not width:
             raise ConfigError(
                 f"normalize_observations is for observations that are read as vectors; got {self.observation_space}. "
                 "fix: leave it out; images are divided by 255 anyway."
             )
-        if not self.normalize_observations:
-            like = next(self.parameters()).detach()
-            self.register_buffer("obs_mean", like.new_zeros(width))
-            self.register_buffer("obs_scale", like.new_ones(width))
+        for name, value in (("obs_mean", 0.0), ("obs_scale", 1.0)):
+            if not wanted:
+                self._buffers.pop(name, None)
+            elif name not in self._buffers:
+                self.register_buffer(name, next(self.parameters()).detach().new_full((width,), value))
 
     def set_observation_statistics(self, mean: np.ndarray, var: np.ndarray, epsilon: float = 1e-8) -> None:
         """Set the statistics that normalise inputs; both [I]."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -68,6 +67,7 @@ class Preprocessor:
         is_channels_last: True for images [H, W, C], which are transposed.
         parts: of a Dict or Tuple space.
         plain_width: of a vector that is used unchanged; 0 for everything else.
+        widths: columns of each tensor of the input, in order; 0 for images.
     """
 
     space: spaces.Space[Any]
@@ -77,13 +77,7 @@ class Preprocessor:
     is_channels_last: bool
     parts: Mapping[str, Preprocessor]
     plain_width: int
-
-    @cached_property
-    def widths(self) -> list[int]:
-        """Columns of each tensor of the input, in order; 0 for images."""
-        if self.form is InputForm.NESTED:
-            return [width for part in self.parts.values() for width in part.widths]
-        return [flat_size(self.space) if self.form is InputForm.FLAT else 0]
+    widths: list[int]
 
     @classmethod
     def build(cls, space: spaces.Space[Any], form: InputForm, scale: bool = False) -> Self:
@@ -97,7 +91,9 @@ class Preprocessor:
         is_bytes = is_byte_image(space)
         unit = bounds_to_unit(space) if scale and form is not InputForm.IMAGE and not is_bytes else None
         plain = isinstance(space, spaces.Box) and len(space.shape) == 1 and form is InputForm.FLAT and unit is None
-        return cls(space, form, unit, is_bytes, is_channels_last(space), inner, flat_size(space) if plain else 0)
+        width = 0 if form is InputForm.IMAGE else flat_size(space)
+        widths = [n for part in inner.values() for n in part.widths] if form is InputForm.NESTED else [width]
+        return cls(space, form, unit, is_bytes, is_channels_last(space), inner, width if plain else 0, widths)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Preprocessor:
         return self  # immutable
@@ -121,8 +117,7 @@ class Preprocessor:
             lead, x = self._leaf(obs, like, owner, normalize_images)
             return x if lead else x.unsqueeze(0)
         rows = self._rows(obs, like, owner, normalize_images, "")
-        lead = common_lead(rows, owner)
-        return self._arrange(rows, lead if lead else (1,), "")
+        return self._arrange(rows, common_lead(rows, owner) or (1,), "")
 
     def _leaf(self, obs: Any, like: Tensor, owner: str, normalize: bool) -> tuple[tuple[int, ...], Tensor]:
         """Return (leading axes, tensor [lead, I] or [lead, *image])."""
@@ -232,11 +227,9 @@ def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
 
 def _is_of_strings(obs: Any) -> bool:
     """Whether these are strings: one, a list of them, or an array."""
-    if isinstance(obs, str):
-        return True
-    if isinstance(obs, list | tuple):
-        return bool(obs) and _is_of_strings(obs[0])
-    return isinstance(obs, np.ndarray) and (obs.dtype.kind == "U" or (obs.dtype.kind == "O" and obs.size > 0))
+    if isinstance(obs, np.ndarray):
+        return obs.dtype.kind == "U" or (obs.dtype.kind == "O" and obs.size > 0)
+    return isinstance(obs, str) or (isinstance(obs, list | tuple) and bool(obs) and _is_of_strings(obs[0]))
 
 
 def common_lead(rows: Mapping[str, Any], owner: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
     "lines of the package": 89_502,
-    "files of more than 600 lines": 10,
+    "files of more than 600 lines": 9,
     "lines loaded by agilerl.algorithms.dqn": 15_238,
     "lines loaded by agilerl.training.loop": 25_771,
     "imports of the package inside functions": 9,

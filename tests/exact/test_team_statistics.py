@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO, OF_STATE
+from agilerl.algorithms.ppo import PPO
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.errors import ConfigError
 from agilerl.telemetry.files import jsonable
@@ -142,3 +143,17 @@ def test_groups_without_vectors_are_read_as_before(kind: Any) -> None:
     np.testing.assert_allclose(image, obs["solo"] / 255, rtol=1e-6)
     with pytest.raises(ConfigError, match="normalize_observations is for observations that are read as vectors"):
         kind({"solo": IMAGE}, {"solo": spaces.Discrete(2)}, **arguments)
+
+
+def test_an_agent_reads_the_vectors_of_a_dict_by_their_statistics() -> None:
+    space = spaces.Dict({"at": PAIR, "view": IMAGE})
+    agent = PPO(space, spaces.Discrete(2), **(ARGUMENTS | {"net_config": None}))
+    obs = sample_observations(space, 3, 1) | {"at": np.array([[1, 5], [3, 5], [8, 5]], np.float32)}
+    statistics = agent.observation_statistics.running()
+    statistics.add([agent.encoder_inputs(obs)])
+    agent.take_statistics(statistics)
+    np.testing.assert_allclose(agent.observation_statistics["mean"], [4, 5])
+    for network in (agent.actor, agent.critic):
+        parts = network.preprocess(obs)
+        np.testing.assert_allclose(parts["at"][:, 0], (np.array([1, 3, 8]) - 4) / np.sqrt(26 / 3), rtol=1e-5)
+        np.testing.assert_allclose(parts["view"], obs["view"] / 255, rtol=1e-6)
