@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import Space
 
+from agilerl.core.tree import Tree
 from agilerl.envs.lanes import Contract, check_seeds
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.simulators.classic import FAST
@@ -145,7 +146,7 @@ class EnvPoolLanes:
     def _shape(self) -> tuple[int, ...]:
         return self.single_observation_space.shape or ()
 
-    def _check(self, values: Any) -> np.ndarray:
+    def _check(self, values: Tree) -> np.ndarray:
         space, actions = self.single_action_space, np.asarray(values)
         expected = (self.num_lanes, *(space.shape or ()))
         if actions.shape != expected:
