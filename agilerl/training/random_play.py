@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.collect.evaluator import CheckedLanes
 from agilerl.core import foreign
@@ -32,7 +33,7 @@ MAX_SHARE_OF_TIME = 0.005  # of a budget in minutes
 
 def random_play(
     env: Any,
-    agent: Any,
+    agent: EvolvableAlgorithm,
     options: LoopOptions,
     members: int,
     seed: int,
