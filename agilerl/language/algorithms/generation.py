@@ -88,7 +88,7 @@ class CompletionAlgorithm(LLMAlgorithm):
         return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
 
     @also_takes(turn_ids=None, sampling_logps=None)
-    def learn(self, experiences: Any) -> tuple[float, float]:
+    def learn(self, experiences: Mapping[str, Any] | Sequence[Any]) -> tuple[float, float]:
         """Perform all optimiser steps on (token ids, masks, rewards [B, G]) of `get_action` and an environment's
         `step`.
 
