@@ -167,7 +167,7 @@ class TournamentEvolution(Evolution):
                 part.load_state(state[name])
 
 
-def _check_members(members: Any, call: str, count: int) -> None:
+def _check_members(members: Sequence[foreign.Agent], call: str, count: int) -> None:
     """Raise ConfigError unless `members` is a list of `count` agents."""
     is_list = isinstance(members, Sequence) and not isinstance(members, str)
     if is_list and len(members) == count and all(hasattr(agent, "index") for agent in members):
@@ -263,7 +263,7 @@ def add_births(
     return added
 
 
-def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
+def _birth_of(agent: foreign.Agent, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
     """Return the birth of `agent`: its parent's id and its mutation."""
     record = foreign.mutation_record(agent)
     fitness = parents[parent].fitness[-1] if parent in parents and parents[parent].fitness else None
