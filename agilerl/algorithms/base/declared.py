@@ -90,7 +90,12 @@ class Declared:
 
 
 def hp(
-    manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None, fixed: str = "", published: Any = _PUBLISHED
+    manifest: object = _PUBLISHED,
+    because: str = "",
+    *,
+    values: object = None,
+    fixed: str = "",
+    published: object = _PUBLISHED,
 ) -> Declared:
     """Mark an argument of an algorithm's constructor as a hyperparameter that manifests may name.
 
@@ -178,7 +183,7 @@ def _hints(constructor: Any) -> dict[str, Any]:
         return hints
 
 
-def _is_declared(hint: Any) -> bool:
+def _is_declared(hint: object) -> bool:
     """Whether a type has a range or a mark."""
     return any(get_origin(kind) is Annotated for kind in (hint, without_none(hint)[0]))
 
@@ -244,7 +249,7 @@ def _unexpected(algo: str, unknown: Sequence[str], names: Sequence[str]) -> str:
     return " ".join([what, *hints, f"fix: {fix}."])
 
 
-def check_value(cls: type, name: str, value: Any) -> Any:
+def check_value(cls: type, name: str, value: object) -> Any:
     """Return the value of a numeric hyperparameter in its declared type.
 
     Raises:
@@ -299,13 +304,13 @@ def _declared_range(cls: type, name: str) -> Any:
     return None
 
 
-def _is_ours(constructor: Any) -> bool:
+def _is_ours(constructor: object) -> bool:
     """Whether the constructor belongs to this package."""
     package = __name__.partition(".")[0]
     return inspect.isfunction(constructor) and str(constructor.__module__).partition(".")[0] == package
 
 
-def outside(values: Any, limits: Any) -> str | None:
+def outside(values: object, limits: Any) -> str | None:
     """Return which limit lies outside of the declared range, or why the number is fixed, and the fix; None if it fits.
 
     Args:
@@ -327,11 +332,11 @@ def outside(values: Any, limits: Any) -> str | None:
     return None
 
 
-def _metadata(kind: Any) -> tuple[Any, ...]:
+def _metadata(kind: object) -> tuple[Any, ...]:
     """Return the annotations of a type; empty for a plain one."""
     return tuple(get_args(kind)[1:]) if get_origin(kind) is Annotated else ()
 
 
-def _check(cls: type, name: str, value: Any, values: Any, usual: Any) -> None:
+def _check(cls: type, name: str, value: object, values: object, usual: object) -> None:
     if Range.of(values) is not None:
         check(f"{cls.__name__}: {name}", value, values, usual, AlgorithmError, arrays=True)
