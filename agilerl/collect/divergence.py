@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHECK_INTERVAL = 16  # vector steps, on an accelerator
 
 
-def is_finite(agent: Any) -> bool:
+def is_finite(agent: foreign.Agent) -> bool:
     """Whether all weights of an agent are finite; True for agents without accessible networks."""
     networks = foreign.method(agent, "evaluation_networks")
     if networks is None:

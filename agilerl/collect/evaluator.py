@@ -66,7 +66,7 @@ def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
     return ChannelsFirstLanes(lanes) if swap_channels else lanes
 
 
-def innermost(lanes: Any) -> Any:
+def innermost(lanes: foreign.Env) -> Any:
     """Return the lanes that step the environments, below all wrappers."""
     while isinstance(lanes, ChannelsFirstLanes | MaskedObservations):
         lanes = lanes.lanes
@@ -274,7 +274,7 @@ class Evaluator(FitnessEvaluator):
         with self.adopts(agents) as learner:
             return self._run(learner, Episodes.of(drawn))
 
-    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
+    def confirm(self, agent: foreign.Agent, number: int, episodes: int | None = None) -> MeanReturn | None:
         if not self.confirms:
             return None
         before = self.episodes

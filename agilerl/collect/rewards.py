@@ -10,6 +10,7 @@ import numpy as np
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.collect.collector import Shard
+from agilerl.core import foreign
 from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
@@ -102,7 +103,7 @@ class RewardScale:
             agent._reward_statistics = {"mean": float(mean), "var": float(var), "count": int(count)}
 
 
-def refuse_scaling(agent: Any) -> NoReturn:
+def refuse_scaling(agent: foreign.Agent) -> NoReturn:
     """Raise ConfigError: reward scaling is not supported for an agent with a custom `learn`."""
     raise ConfigError(
         f"training.normalize_rewards is for the algorithms of this package; {type(agent).__name__} brings its own "
