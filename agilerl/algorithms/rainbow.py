@@ -181,11 +181,9 @@ class RainbowDQN(RLAlgorithm):
         return UpdateResult(loss.detach(), priorities=each.detach().abs() + hp["prior_eps"])
 
     def learn_from(
-        self,
-        experiences: Mapping[str, Any] | Sequence[Any],
-        n_experiences: Mapping[str, Any] | Sequence[Any] | None = None,
-        per: bool = False,
-    ) -> tuple[float, Any, np.ndarray | None]:
+        self, experiences: Mapping[str, Any] | Sequence[Any],
+        n_experiences: Mapping[str, Any] | Sequence[Any] | None = None, per: bool = False,
+    ) -> tuple[float, Any, np.ndarray | None]:  # fmt: skip
         """Perform one update.
 
         Args:

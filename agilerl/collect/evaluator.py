@@ -66,7 +66,7 @@ def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
     return ChannelsFirstLanes(lanes) if swap_channels else lanes
 
 
-def innermost(lanes: foreign.Env) -> Any:
+def innermost(lanes: Any) -> Any:
     """Return the lanes that step the environments, below all wrappers."""
     while isinstance(lanes, ChannelsFirstLanes | MaskedObservations):
         lanes = lanes.lanes

@@ -46,13 +46,9 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
     updating: type[Updates] = Updates
 
     def __init__(
-        self,
-        env: foreign.Env,
-        memory: Any,
-        options: OffPolicyOptions,
-        n_step_memory: Any = None,
+        self, env: foreign.Env, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None,
         eval_env: foreign.Env | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         rewards = NEW if options.normalize_rewards else None
         memories = SharedReplay(memory, n_step_memory).named()
         super().__init__(env, options, Shared(options.eps_start, rewards, memories=memories), eval_env)

@@ -54,13 +54,9 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
     steps_add_up = False  # one update counts once, however many ranks share its rows
 
     def __init__(
-        self,
-        env: foreign.Env,
-        memory: Any,
-        options: OfflineOptions,
-        dataset: Dataset | None = None,
+        self, env: foreign.Env, memory: Any, options: OfflineOptions, dataset: Dataset | None = None,
         eval_env: foreign.Env | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(env, options, Shared(), eval_env)
         self.num_envs = 1  # one step is one update
         self.probed = None if self._is_fitted else env

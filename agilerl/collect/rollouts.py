@@ -62,12 +62,9 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
     waits_for_lanes = ""
 
     def __init__(
-        self,
-        env: foreign.Env,
-        options: LoopOptions,
-        collect: Callable[..., Any] | None = None,
+        self, env: foreign.Env, options: LoopOptions, collect: Callable[..., Any] | None = None,
         eval_env: foreign.Env | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         rewards = NEW if options.normalize_rewards else None
         super().__init__(env, options, Shared(rewards=rewards), eval_env)
         self.collect = collect

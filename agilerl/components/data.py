@@ -188,7 +188,7 @@ def _tensors(data: Mapping[str, Any] | Tensor) -> Any:
     return untuple(map_leaves(_tensor, data))
 
 
-def _tensor(leaf: Tensor) -> Tensor:
+def _tensor(leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor):
         tensor = leaf
     else:

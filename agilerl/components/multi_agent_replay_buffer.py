@@ -414,7 +414,7 @@ def _where(present: np.ndarray, rows: np.ndarray, empty: np.ndarray) -> np.ndarr
     return np.where(chosen, rows, empty.reshape(rows.shape).astype(rows.dtype))
 
 
-def _tuples(node: Tensor) -> Any:
+def _tuples(node: Tree) -> Any:
     """Restore tuples from dicts with keys `tuple_obs_i`."""
     if not isinstance(node, Mapping):
         return node

@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -254,7 +253,7 @@ NEWER = {
 }
 
 
-def is_published(data: Mapping[str, Any]) -> bool:
+def is_published(data: object) -> bool:
     """Whether a file's content is a configuration of the published library rather than a manifest."""
     if not isinstance(data, Mapping):
         return False

@@ -244,7 +244,7 @@ def working_directory() -> Iterator[None]:
             sys.path.remove(directory)
 
 
-def takes_box_actions(env: foreign.Env) -> bool:
+def takes_box_actions(env: foreign.EnvLike) -> bool:
     """Whether an environment (object, factory or id) takes Box actions; False if unknown."""
     import gymnasium
 
@@ -273,7 +273,7 @@ def check_lookup(env: foreign.EnvLike) -> None:
         ) from error
 
 
-def has_several_agents(env: foreign.Env) -> bool:
+def has_several_agents(env: foreign.EnvLike) -> bool:
     """Whether an environment (object, factory or id) has several agents; False if unknown."""
     if isinstance(env, str):
         return is_team_id(env)

@@ -62,12 +62,12 @@ def counts_of(texts: object) -> np.ndarray:
     return np.stack(rows).reshape(*array.shape, BUCKETS) if rows else np.zeros((*array.shape, BUCKETS), np.uint8)
 
 
-def is_text(space: Space[Any]) -> bool:
+def is_text(space: object) -> bool:
     """Whether this is a space of strings: Gymnasium's Text, or another space with a string dtype."""
     return isinstance(space, Space) and space.dtype is not None and np.dtype(space.dtype).kind == "U"
 
 
-def holds_text(space: Space[Any]) -> bool:
+def holds_text(space: object) -> bool:
     """Whether observations of this space contain text."""
     return is_text(space) or (isinstance(space, Space) and any(map(holds_text, parts_of(space).values())))
 
@@ -139,7 +139,7 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
     raise ConfigError(unknown_choice("space type", str(kind), KINDS))
 
 
-def short_form(space: Space[Any]) -> str:
+def short_form(space: object) -> str:
     """Format a space briefly, without bounds: Box(8,), Discrete(4), Dict(image: Box(84, 84), speed: Box(1,)),
     MultiDiscrete([106] * 31)."""
     if isinstance(space, WordCounts):

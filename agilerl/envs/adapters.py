@@ -408,7 +408,7 @@ def vector_mask_method(env: foreign.Env) -> Callable[[], Any] | None:
     return partial(inner.call, "action_masks")
 
 
-def _owned(obs: Any, space: Space[Any]) -> Any:
+def _owned(obs: Any, space: Space[Any] | None) -> Any:
     """Copy observations, nested like the space: environments may reuse the memory."""
     parts = foreign.parts(space)
     if isinstance(parts, Mapping):

@@ -399,7 +399,7 @@ def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], mask: Any) -> 
     return np.concatenate(flat_masks)
 
 
-def _is_sequence(mask: Tree | None) -> bool:
+def _is_sequence(mask: object) -> bool:
     return isinstance(mask, list | tuple) or (isinstance(mask, np.ndarray) and mask.dtype == object)
 
 

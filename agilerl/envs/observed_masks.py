@@ -48,7 +48,7 @@ def without_mask(observation_space: Any, action_space: Any) -> Any:
     return rest[REST] if set(rest) == {REST} else spaces.Dict(rest)
 
 
-def carries_mask(obs: object, space: Space[Any]) -> bool:
+def carries_mask(obs: object, space: Space[Any] | None) -> bool:
     """Whether observations carry a mask besides the parts in this agent's observation space; False for None."""
     if space is None or not (isinstance(obs, Mapping) or hasattr(obs, "keys")) or MASK not in obs.keys():  # noqa: SIM118 (TensorDict)
         return False
@@ -80,7 +80,7 @@ def parted(obs: Any, space: Any) -> tuple[Any, Any]:
     return split_mask(obs, space) if carries_mask(obs, space) else (obs, None)
 
 
-def by_row(mask: np.ndarray | None) -> Any:
+def by_row(mask: Any) -> Any:
     """Convert a mask from observations for `envs.masks`: a batch with one array per component [B, n] row by row."""
     if isinstance(mask, tuple) and all(map(_has_rows, mask)):
         return trees.unbind(tuple(np.asarray(part) for part in mask))

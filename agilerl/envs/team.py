@@ -184,7 +184,7 @@ def as_columns(space: Space[Any], action: Tree) -> np.ndarray:
     return np.concatenate([x.reshape(len(x), -1) for x in map(np.atleast_1d, arrays)], -1)
 
 
-def name_of(env: foreign.Env) -> str:
+def name_of(env: foreign.EnvLike) -> str:
     """Return the name of an environment: its class, or its metadata's name for PettingZoo's `raw_env`."""
     name = env.__name__ if isinstance(env, type) else class_of(foreign.unlimited(env))
     declared = foreign.metadata(env).get("name")

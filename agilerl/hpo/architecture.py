@@ -55,7 +55,7 @@ def described(network: EvolvableModule) -> str | None:
     return None if describe is None else str(describe())
 
 
-def arguments_for(network: EvolvableModule, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_for(network: EvolvableModule, name: str, given: object) -> dict[str, Any]:
     """Filter `given` to the arguments of the method `name` of `network`."""
     *path, method = name.split(".")
     owner: Any = network

@@ -167,7 +167,7 @@ class TournamentEvolution(Evolution):
                 part.load_state(state[name])
 
 
-def _check_members(members: Sequence[foreign.Agent], call: str, count: int) -> None:
+def _check_members(members: Any, call: str, count: int) -> None:
     """Raise ConfigError unless `members` is a list of `count` agents."""
     is_list = isinstance(members, Sequence) and not isinstance(members, str)
     if is_list and len(members) == count and all(hasattr(agent, "index") for agent in members):

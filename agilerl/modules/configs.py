@@ -262,7 +262,7 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     return {**defaults, **options}
 
 
-def _set_values(config: Mapping[str, Any] | NetConfig | None) -> Any:
+def _set_values(config: object) -> Any:
     """Return the values set in a net config, including nested ones; other values are unchanged."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config

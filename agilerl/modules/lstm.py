@@ -99,11 +99,9 @@ def gru_gates(of_input: Tensor, of_hidden: Tensor, h: Tensor) -> Tensor:
 
 
 def unroll(
-    steps: Iterable[Tensor],
-    advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]],
-    h: Tensor,
+    steps: Iterable[Tensor], advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], h: Tensor,
     c: Tensor | None = None,
-) -> tuple[list[Tensor], Any]:
+) -> tuple[list[Tensor], Any]:  # fmt: skip
     """Return (h after every step, c after the last one) of one layer.
     steps: inputs of `advance` for each step.
     advance: (step, h, c) -> (h', c'); c is None in a GRU."""

@@ -227,7 +227,7 @@ def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
     return (x[..., of] == values).long()
 
 
-def _is_of_strings(obs: Tree) -> bool:
+def _is_of_strings(obs: object) -> bool:
     """Whether these are strings: one, a list of them, or an array."""
     if isinstance(obs, str):
         return True

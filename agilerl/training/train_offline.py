@@ -20,7 +20,7 @@ from agilerl.training.train_off_policy import train_off_policy
 
 @completed(train_off_policy)
 def train_offline(
-    env: foreign.Env, env_name: str, dataset: Any = None, algo: str | None = None, pop: list[Any] | None = None,
+    env: foreign.Env | None, env_name: str, dataset: Any = None, algo: str | None = None, pop: list[Any] | None = None,
     memory: ReplayBuffer | None = None, INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None,
     swap_channels: bool = False, max_steps: int = 1_000_000, evo_steps: int = 10_000, eval_steps: int | None = None,
     eval_loop: int = 1, target: float | None = None, tournament: TournamentSelection | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import spaces
 
 from agilerl.core.moved import forward
 from agilerl.core.spaces import is_image
@@ -22,7 +22,7 @@ __all__ = [
 __getattr__ = forward(__name__)  # names of earlier versions
 
 
-def get_input_size_from_space(observation_space: Space[Any]) -> Any:
+def get_input_size_from_space(observation_space: object) -> Any:
     """Shape of one encoded observation: that of a Box; (n,) for one-hot codes or bits.
 
     Returns:
@@ -37,7 +37,7 @@ def get_input_size_from_space(observation_space: Space[Any]) -> Any:
     return _sizes(observation_space, "input", get_input_size_from_space, lambda number: (number,))
 
 
-def get_output_size_from_space(action_space: Space[Any]) -> Any:
+def get_output_size_from_space(action_space: object) -> Any:
     """Number of network outputs: the components of a Box, all choices of a Discrete or MultiDiscrete, bits.
 
     Returns:
@@ -49,7 +49,7 @@ def get_output_size_from_space(action_space: Space[Any]) -> Any:
     return _sizes(action_space, "output", get_output_size_from_space, int)
 
 
-def _sizes(space: Space[Any], what: str, of_part: Callable[[Any], Any], of_number: Callable[[int], Any]) -> Any:
+def _sizes(space: object, what: str, of_part: Callable[[Any], Any], of_number: Callable[[int], Any]) -> Any:
     if isinstance(space, spaces.Dict | Mapping):
         return {key: of_part(sub) for key, sub in space.items()}
     if isinstance(space, spaces.Tuple | list | tuple):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
-from gymnasium import Space
 from torch import Tensor
 
 from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_team
@@ -212,7 +211,7 @@ def _are_spaces(value: Any) -> bool:
 
 
 def _check_kind(
-    algo: str, is_for_teams: bool, observation_space: Space[Any], action_space: Space[Any], agent_ids: object
+    algo: str, is_for_teams: bool, observation_space: object, action_space: object, agent_ids: object
 ) -> None:
     """Raise AlgorithmError for spaces of several agents with a single-agent algorithm."""
     several = [
@@ -278,11 +277,9 @@ def default_progress_bar(max_steps: int, accelerator: Any = None) -> Any:
 
 
 def save_population_checkpoint(
-    population: Sequence[Any],
-    save_path: str | Path,
-    overwrite_checkpoints: bool,
+    population: Sequence[Any], save_path: str | Path, overwrite_checkpoints: bool,
     accelerator: foreign.Accelerator | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write every agent to `<save_path>_<slot>_<steps>.pt` (without the steps if `overwrite_checkpoints`)."""
     save_population(population, str(save_path).removesuffix(".pt"), overwrite_checkpoints)
 

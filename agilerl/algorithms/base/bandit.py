@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
@@ -358,7 +358,7 @@ class NeuralBandit(RLAlgorithm):
         return bool(self._is_stale)
 
     @torch.no_grad()
-    def rebuild_design(self, contexts: tree.Tree) -> None:
+    def rebuild_design(self, contexts: tree.Tree | None) -> None:
         """Rebuild the design matrix from the contexts [R, *context] of chosen arms, with the present gradients.
         None: no arm was chosen."""
         gradients = self._no_gradients()
@@ -410,7 +410,7 @@ def _is_context(space: gym.Space[Any]) -> bool:
     return isinstance(space, spaces.Discrete) or (isinstance(space, spaces.Box) and len(space.shape) in (1, 3))
 
 
-def _contexts_of(algo: str, space: Space[Any], actions: Space[Any]) -> Any:
+def _contexts_of(algo: str, space: Any, actions: Any) -> Any:
     """Return the space of the contexts of all arms [A, *context].
 
     Raises:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 
-def check_network(name: str, network: EvolvableModule) -> EvolvableModule:
+def check_network(name: str, network: object) -> EvolvableModule:
     """Return the network if it is evolvable.
 
     Raises:

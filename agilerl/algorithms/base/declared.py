@@ -90,13 +90,9 @@ class Declared:
 
 
 def hp(
-    manifest: object = _PUBLISHED,
-    because: str = "",
-    *,
-    values: object = None,
-    fixed: str = "",
+    manifest: object = _PUBLISHED, because: str = "", *, values: object = None, fixed: str = "",
     published: object = _PUBLISHED,
-) -> Declared:
+) -> Declared:  # fmt: skip
     """Mark an argument of an algorithm's constructor as a hyperparameter that manifests may name.
 
     Args:

@@ -121,12 +121,9 @@ def run_test(
 
 
 def evaluate(
-    agent: Any,
-    episodes: int = 100,
-    seed: int | None = None,
-    env: foreign.Env | None = None,
+    agent: Any, episodes: int = 100, seed: int | None = None, env: foreign.Env | None = None,
     max_steps: int | None = None,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Implement `RLAlgorithm.evaluate` for any agent."""
     episodes = whole(episodes, f"{agent.algo}.evaluate: episodes", fix="episodes=100")
     check(f"{agent.algo}.evaluate: max_steps", max_steps, Count | None, None, unit="steps per episode")

@@ -198,7 +198,7 @@ def _learning_rate_name(agent: Registered, lr: float, where: str) -> str:
 # --- groups and shared encoders -----------------------------------------------------------------------------------
 
 
-def _network_name(agent: Registered, network: EvolvableModule) -> str:
+def _network_name(agent: Registered, network: EvolvableModule | str) -> str:
     if not isinstance(network, str):
         return _name_of(agent, network, "register_network_group")
     if network.split(".")[0] not in agent.__dict__:

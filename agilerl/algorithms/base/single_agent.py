@@ -338,11 +338,9 @@ class RLAlgorithm(EvolvableAlgorithm):
     published_learn = learn
 
     def learn_from(
-        self,
-        experiences: Mapping[str, Any] | Sequence[Any],
-        n_experiences: Mapping[str, Any] | Sequence[Any] | None = None,
-        per: bool = False,
-    ) -> Any:
+        self, experiences: Mapping[str, Any] | Sequence[Any],
+        n_experiences: Mapping[str, Any] | Sequence[Any] | None = None, per: bool = False,
+    ) -> Any:  # fmt: skip
         """Implement `learn`; overridden by algorithms that publish further arguments or results.
 
         Override this instead of `learn`: learners treat an overridden `learn` as an algorithm that cannot run in the

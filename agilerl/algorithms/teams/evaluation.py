@@ -86,7 +86,7 @@ def _batched(team: ActingTeam, agent: str, seen: tree.Tree) -> Any:
     """Return an agent's observations with a leading lane axis."""
     space = nested(team.possible_observation_spaces[agent])
 
-    def leaf(part: Any, values: np.ndarray) -> Any:
+    def leaf(part: Any, values: Any) -> Any:
         array, shape = values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values), part.shape or ()
         if array.ndim == len(shape):
             return array[None]
@@ -109,7 +109,7 @@ def with_nothing(team: ActingTeam, agent: str, rows: tree.Tree, given: np.ndarra
     """Replace rows that are not `given` [E] by the placeholder of an absent agent."""
     empty = nothing(team.possible_observation_spaces[agent], len(given))
 
-    def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
+    def leaf(values: Any, absent: np.ndarray) -> np.ndarray:
         chosen = given.reshape(-1, *[1] * (values.ndim - 1))
         return np.where(chosen, values, absent.reshape(values.shape).astype(values.dtype))
 

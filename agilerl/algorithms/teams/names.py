@@ -126,11 +126,9 @@ def groups_of(
 
 
 def spaces_by_agent(
-    algo: str,
-    observation_spaces: Mapping[str, Space[Any]] | Sequence[Space[Any]],
-    action_spaces: Mapping[str, Space[Any]] | Sequence[Space[Any]],
-    agent_ids: Sequence[str] | None,
-) -> tuple[dict[str, gym.Space[Any]], dict[str, gym.Space[Any]], list[str]]:
+    algo: str, observation_spaces: Mapping[str, Space[Any]] | Sequence[Space[Any]],
+    action_spaces: Mapping[str, Space[Any]] | Sequence[Space[Any]], agent_ids: Sequence[str] | None,
+) -> tuple[dict[str, gym.Space[Any]], dict[str, gym.Space[Any]], list[str]]:  # fmt: skip
     """Return observation spaces and action spaces by agent, and the agents in their order."""
     by_kind = {"observation": observation_spaces, "action": action_spaces}
     for what, spaces in by_kind.items():

@@ -175,7 +175,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         """Yield the optimiser steps of one pass over texts."""
         raise NotImplementedError(f"{type(self).__name__} must implement arrange(engine, texts, rewards, rngs)")
 
-    def _policy(self, model: BaseModel, name: Any, tokenizer: foreign.Tokenizer | None, config: Any) -> AdapterNetwork:
+    def _policy(self, model: object, name: Any, tokenizer: foreign.Tokenizer | None, config: Any) -> AdapterNetwork:
         if (model is None) == (name is None):
             raise AlgorithmError(
                 f"{self.algo} needs one base model: actor_network= (a model) or model_name= (a folder or hub id); "

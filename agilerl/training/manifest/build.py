@@ -173,13 +173,9 @@ def _before(
 
 
 def make_founders(
-    manifest: Manifest,
-    env: foreign.EnvLike,
-    train_env: foreign.Env,
-    device: str,
-    seed: int,
+    manifest: Manifest, env: foreign.EnvLike, train_env: foreign.Env, device: str, seed: int,
     ancestors: Ancestors | None = None,
-) -> list[Any]:
+) -> list[Any]:  # fmt: skip
     """Create the initial members of a run or a restart; copies of the ancestors, if any.
 
     Args:

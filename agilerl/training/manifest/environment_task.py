@@ -106,7 +106,7 @@ class EnvironmentTask(Task):
             self.collector.refuse_asynchronous(self.manifest.algorithm.name)
         return make_environments(self.manifest, env, self.collector.make_envs)
 
-    def population(self, env: foreign.EnvLike, seed: int, device: str) -> list[Any]:
+    def population(self, env: Any, seed: int, device: str) -> list[Any]:
         manifest, cls = self.manifest, find_algorithm(self.manifest.algorithm.name)
         if isinstance(env, Spaces):
             space, actions, state = env.observation_space, env.action_space, env.state_space

@@ -126,7 +126,7 @@ def _limit(minutes: float | None) -> float:
     return min(MAX_LIMIT_SECONDS, max(MIN_LIMIT_SECONDS, SHARE_OF_BUDGET * 60 * (minutes or 0.0)))
 
 
-def _timed(lanes: foreign.Env, clocks: Callable[[], Clocks], limit: float, seconds_made: float) -> StepCost | None:
+def _timed(lanes: Any, clocks: Callable[[], Clocks], limit: float, seconds_made: float) -> StepCost | None:
     """Measure lanes of this process, which took `seconds_made` to make; see `measure`."""
     if not isinstance(lanes, SyncLanes) or not isinstance(lanes.single_action_space, PLAYED):
         return None

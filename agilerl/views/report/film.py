@@ -162,7 +162,9 @@ def _cannot_draw(name: str, error: Exception) -> EnvError:
     return EnvError(f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names.")
 
 
-def _team_camera(env: foreign.Env, env_id: str, kwargs: dict[str, Any], widest: int) -> tuple[TeamCamera, TeamLanes]:
+def _team_camera(
+    env: foreign.Env | None, env_id: str, kwargs: dict[str, Any], widest: int
+) -> tuple[TeamCamera, TeamLanes]:
     """A camera on a multi-agent environment, and a single lane of it for the team."""
     with_state, steps = bool(kwargs.pop("with_state", False)), kwargs.pop("max_episode_steps", None)
     if env is None:
