@@ -94,8 +94,7 @@ class RewardScale:
     @property
     def factors(self) -> np.ndarray:
         """Factors [N] for the members' rewards; about 1 without data."""
-        factors: np.ndarray = 1 / np.sqrt(self.var + EPSILON)
-        return factors
+        return 1 / np.sqrt(self.var + EPSILON)
 
     def keep(self) -> None:
         """Store the statistics in the members."""

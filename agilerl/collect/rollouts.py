@@ -380,8 +380,7 @@ class OnPolicyGeneration:
             return None
         group_obs = trees.reshape(group.of(obs), len(group.members), self.num_envs)
         hidden = self._hidden_states.of(group.number, group_obs)
-        value: np.ndarray = self.learner.recur(group.number, group_obs, hidden)[1].flatten(0, 1).cpu().numpy()
-        return value
+        return self.learner.recur(group.number, group_obs, hidden)[1].flatten(0, 1).cpu().numpy()
 
     def _begin_episodes(self, group: Group, ends: np.ndarray) -> None:
         """Reset the hidden states of lanes in which an episode begins; per agent for teams."""

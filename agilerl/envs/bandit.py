@@ -213,5 +213,4 @@ def _classes(targets: object) -> np.ndarray:
     except TypeError as error:
         raise EnvError(f"BanditEnv got targets of types that cannot be compared ({error}). fix: one type.") from None
     order = np.argsort(np.argsort(first))
-    classes: np.ndarray = order[inverse.reshape(-1)]
-    return classes
+    return order[inverse.reshape(-1)]

@@ -156,12 +156,10 @@ class EnvPoolLanes:
                 raise EnvError(
                     f"{self.env_id} takes actions in 0..{space.n - 1}; got {actions.min()}..{actions.max()}."
                 )
-            numbers: np.ndarray = actions.astype(np.int32)
-            return numbers
+            return actions.astype(np.int32)
         if not np.isfinite(actions).all():
             raise EnvError(f"{self.env_id} takes finite actions; got {actions[~np.isfinite(actions)][0]}.")
-        continuous: np.ndarray = actions.astype(np.float32)
-        return continuous
+        return actions.astype(np.float32)
 
     def close(self) -> None:
         self._pool.close()

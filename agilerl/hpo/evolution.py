@@ -149,8 +149,7 @@ class TournamentEvolution(Evolution):
         if not isinstance(selected, tuple) or len(selected) != 2:
             raise ConfigError(f"{call} must return (elite, agents); it returned {short(selected)}. fix: return both.")
         _check_members(selected[1], call, len(population))
-        chosen: list[Any] = list(selected[1])
-        return chosen
+        return list(selected[1])
 
     def _parts(self) -> dict[str, Any]:
         return {"tournament": self.tournament, "mutation": self.mutation}

@@ -126,8 +126,7 @@ class BaseModel:
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
-        device: torch.device = self.head.device
-        return device
+        return self.head.device
 
     @property
     def head(self) -> Tensor:

@@ -280,8 +280,7 @@ class StackedAdapters:
     def is_finite(self) -> np.ndarray:
         """Return [N] bool: members whose weights are finite."""
         flags = [rows.value.detach().sum(1).isfinite() for rows in self._rows.values()]
-        finite: np.ndarray = torch.stack(flags).all(0).cpu().numpy()
-        return finite
+        return torch.stack(flags).all(0).cpu().numpy()
 
     @torch.no_grad()
     def release(self) -> None:

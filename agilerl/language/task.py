@@ -85,8 +85,7 @@ class LanguageTask(Task):
 
     def final_score(self, agent: Any, env: Any) -> Evaluation | None:
         """Score on the held-out report split; None without that split."""
-        score: Evaluation | None = agent.evaluate("report", env) if "report" in env.splits else None
-        return score
+        return agent.evaluate("report", env) if "report" in env.splits else None
 
 
 def is_gym(env: Any) -> bool:

@@ -301,5 +301,4 @@ def _checked(name: str, number: int, row: object, columns: Mapping[str, str]) ->
             )
         if row[column] is None and argument != "answer_column":  # some tasks score by the row alone
             raise ConfigError(f"row {number} of {name}_dataset: {column!r} is None. fix: leave the row out.")
-    checked: Mapping[str, Any] = row
-    return checked
+    return row

@@ -328,8 +328,7 @@ def _beside(features: Tensor, action: Tensor) -> Tensor:
         return torch.cat((features, action), -1)
     rows = action.reshape(*action.shape[:-2], -1, features.shape[-2], action.shape[-1])
     alike = features.unsqueeze(-3).expand(*rows.shape[:-1], features.shape[-1])
-    joined: Tensor = torch.cat((alike, rows), -1).flatten(-3, -2)
-    return joined
+    return torch.cat((alike, rows), -1).flatten(-3, -2)
 
 
 def _without_layer_norm(config: Any) -> Any:

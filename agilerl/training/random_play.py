@@ -96,8 +96,7 @@ class _RandomActor:
     def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """obs [1, E, ...] -> actions [1, E, ...] in the environment's format."""
         if self.policy is not None:
-            actions: np.ndarray = self.policy(trees.take(obs, 0), None if mask is None else mask[0])[None]
-            return actions
+            return self.policy(trees.take(obs, 0), None if mask is None else mask[0])[None]
         if isinstance(self.space, gym.spaces.MultiBinary) and mask is None:
             count = trees.count_rows(trees.take(obs, 0))
             return self.rng.integers(0, 2, (1, count, *self.space.shape)).astype(self.space.dtype)

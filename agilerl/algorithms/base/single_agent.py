@@ -273,8 +273,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         size = (*shape, self.action_size)
         if isinstance(self.action_space, gym.spaces.MultiBinary):
             return legal_bits(rng.uniform(-1, 1, size=size) > 0, mask).astype(np.float32)
-        drawn: np.ndarray = rng.uniform(*raw_bounds(self.policy_module()), size=size).astype(np.float32)
-        return drawn
+        return rng.uniform(*raw_bounds(self.policy_module()), size=size).astype(np.float32)
 
     def _act_raw(
         self, obs: Tree, training: bool | None, action_mask: np.ndarray | None, epsilon: float = 0.0

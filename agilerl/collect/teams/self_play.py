@@ -259,8 +259,7 @@ class Match:
         spread.
         """
         pairs, pair = -(-planned // SEATS), numbers // SEATS
-        who: np.ndarray = (pair if pairs >= count else pair * count // pairs) % count
-        return who
+        return (pair if pairs >= count else pair * count // pairs) % count
 
     def begin_episodes(self) -> None:
         """Start the next wave of episodes; see `rollouts.evaluate.evaluate`."""
@@ -314,8 +313,7 @@ class AgainstOpponents(Evaluator):
 
     def _each(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """Returns [N, episodes] of the members' seats."""
-        seat_returns: np.ndarray = result.returns[:, np.arange(len(episodes)), Match.seats(episodes.numbers)]
-        return seat_returns
+        return result.returns[:, np.arange(len(episodes)), Match.seats(episodes.numbers)]
 
     def _rows(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         returns, seats = self._each(result, episodes), Match.seats(episodes.numbers)

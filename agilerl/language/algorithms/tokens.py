@@ -64,8 +64,7 @@ def build_network(agent: RLAlgorithm, given: object, with_values: bool) -> Evolv
 def lengths_of(tokens: np.ndarray) -> np.ndarray:
     """Return the number of tokens before the right padding [...] of tokens [..., L]."""
     there = tokens != PAD
-    lengths: np.ndarray = np.where(there.any(-1), tokens.shape[-1] - there[..., ::-1].argmax(-1), 0)
-    return lengths
+    return np.where(there.any(-1), tokens.shape[-1] - there[..., ::-1].argmax(-1), 0)
 
 
 class TokenAlgorithm(RLAlgorithm):
