@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
     from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
+# An environment, and what a run takes as one (see `envs.argument`). For type checkers alone: PettingZoo has no types.
 Env: TypeAlias = Union["gym.Env[Any, Any]", "VectorEnv[Any, Any, Any]", "ParallelEnv"]
 EnvLike: TypeAlias = Union[Env, "AECEnv", "EnvSpec", "ModuleType", Callable[..., Any], str, None]
 
