@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agilerl.errors import AlgorithmError, UnknownAlgorithmError, nearest
 
 if TYPE_CHECKING:
+    from gymnasium import Space
+
     from agilerl.algorithms.base.agent import EvolvableAlgorithm
     from agilerl.algorithms.base.single_agent import RLAlgorithm
     from agilerl.algorithms.bc import BC
@@ -184,7 +186,7 @@ def register(cls: Algorithm) -> Algorithm:
     return cls
 
 
-def name_of(algo: Any) -> Any:
+def name_of(algo: object) -> Any:
     """Return the name of an algorithm class, registering it if necessary; names are returned unchanged.
 
     Raises:
@@ -240,7 +242,7 @@ def find_algorithm(name: str) -> Any:
     return _imported(_SHIPPED, canonical)
 
 
-def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmError:
+def wrong_actions(algo: str, needed: tuple[str, ...], space: Space[Any]) -> AlgorithmError:
     """Build the error for an unsupported action space: the required space, the actual one, and algorithms that fit.
 
     Args:

@@ -38,6 +38,6 @@ class IPPO(TeamPPO):
 
     reads_alone = True  # networks read only their own agent's observation
 
-    def observations_for(self, network: str, observations: Tree) -> Tree:
+    def observations_for(self, network: str, observations: Tree) -> Any:
         """Return the part of a team's observations [B, ...] that a network reads: rows of its present agents."""
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)

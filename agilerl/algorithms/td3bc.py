@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +22,7 @@ from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.components.running import RunningMeanStd
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.errors import AlgorithmError
@@ -31,6 +32,9 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import ContinuousQNetwork
+
+if TYPE_CHECKING:
+    from agilerl.components.uniform import ReplayBuffer
 
 AT_ONCE = 65_536  # rows of a data set per chunk
 EPSILON = 1e-6  # added to the variance: the paper's, which is added to the deviation, squared
@@ -78,7 +82,7 @@ class TD3BC(DeterministicActorCritic, ActorCritic):
         critic_networks: Sequence[EvolvableModule] | None = None,
         share_encoders: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,
@@ -122,7 +126,7 @@ class TD3BC(DeterministicActorCritic, ActorCritic):
             )
         return network
 
-    def see_data(self, memory: Any) -> None:
+    def see_data(self, memory: ReplayBuffer) -> None:
         """Compute mean and standard deviation of the observations in `memory`, if `normalize_observations`."""
         if not self.normalize_observations:
             return

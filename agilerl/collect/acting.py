@@ -123,11 +123,11 @@ class Acting:
         self._acted = flat, mask
         return self._lead.environment_action(flat)
 
-    def _explored(self, rows: Any, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
+    def _explored(self, rows: trees.Tree, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
         """Return exploring actions in storage format [N, E, ...] for observations [N, E, ...]."""
         return self.learner.explore(rows, draws, self.epsilon, legal)
 
-    def _stored(self, obs: Any, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
+    def _stored(self, obs: trees.Tree, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
         """Return what replay stores of a vector step [L, ...]; of waiting agents of a team their last action."""
         if batch.team is None:
             return obs, action, batch
@@ -209,7 +209,7 @@ class Acting:
         return noise
 
 
-def _by_member(obs: Any, shape: tuple[int, int]) -> Any:
+def _by_member(obs: trees.Tree, shape: tuple[int, int]) -> Any:
     """Reshape leaves [N·E, ...] to [N, E, ...]; faster than `tree.reshape` for the dict of dicts of a team."""
     if type(obs) is not dict:
         return trees.reshape(obs, *shape)

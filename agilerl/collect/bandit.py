@@ -15,6 +15,7 @@ from agilerl.collect.collector import Running
 from agilerl.collect.custom.member import CustomLearner
 from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.collect.updates import Updates
+from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.spaces import nested, short_form
 from agilerl.engine.choose import Choice
@@ -53,7 +54,7 @@ class BanditActing(Acting):
                 agent.rescale(contexts, agent.rounds + new_rounds, self.ranks)
             self._rebuild_designs()
 
-    def _explored(self, rows: Any, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
+    def _explored(self, rows: trees.Tree, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
         chosen = np.empty((len(self.agents), self.num_envs), dtype=np.int64)
         for number, group in enumerate(self.learner.groups):
             members, agents = group.members, list[Any](group.agents)
@@ -67,7 +68,7 @@ class BanditActing(Acting):
                 agent.sigma_inv = member_inverse.clone()
         return chosen
 
-    def _stored(self, obs: Any, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
+    def _stored(self, obs: trees.Tree, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
         """Return the contexts of the chosen arms; a round has no next observation, and a zero takes its place."""
         missed = np.where(batch.mask, 1 - batch.reward, 0.0)
         self._regret += missed.reshape(len(self.agents), -1).sum(1)
@@ -97,12 +98,14 @@ class BanditCollector(OffPolicyCollector):
     acting = BanditActing
     updating = BanditUpdates
 
-    def __init__(self, env: Any, memory: Any, options: Any, n_step_memory: Any = None, eval_env: Any = None) -> None:
+    def __init__(
+        self, env: foreign.Env, memory: Any, options: Any, n_step_memory: Any = None, eval_env: object = None
+    ) -> None:
         env, eval_env = (rounds_of(each) if is_bandit(each) else each for each in (env, eval_env))
         super().__init__(env, memory, options, n_step_memory, eval_env)
 
     @staticmethod
-    def spaces(env: Any) -> tuple[Any, Any]:
+    def spaces(env: foreign.Env) -> tuple[Any, Any]:
         """See `LaneCollector.spaces`.
 
         Raises:

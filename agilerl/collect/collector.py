@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -14,9 +14,13 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.core import foreign
 from agilerl.core.rng import Purpose, seeds, stream
+from agilerl.core.tree import Tree
 from agilerl.envs.protocol import Lanes
 from agilerl.ranks import ONE, Ranks
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
+
+if TYPE_CHECKING:
+    from agilerl.collect.teams.idle_agents import IdleAgents
 
 CARRIED_NOTE = (
     "carry_envs: episodes continue across generations. A resumed run restarts them, so it equals an uninterrupted run "
@@ -60,10 +64,10 @@ class Running:
 
     def going_on(
         self,
-        obs: Any,
+        obs: Tree,
         info: dict[str, Any],
         hidden: Mapping[int, tuple[int, dict[str, Tensor]]] | None = None,
-        waiting: Any = None,
+        waiting: IdleAgents | None = None,
     ) -> Running:
         """Return the state at the end of a generation; scores of finished episodes are dropped."""
         tracker = EpisodeTracker(self.tracker.num_lanes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.collect.collector import Tally
+from agilerl.core import foreign
 
 if TYPE_CHECKING:
     from agilerl.engine.learner import Learner
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CHECK_INTERVAL = 16  # vector steps, on an accelerator
 
 
-def is_finite(agent: Any) -> bool:
+def is_finite(agent: foreign.Agent) -> bool:
     """Whether all weights of an agent are finite; True for agents without accessible networks."""
     networks = adapted(agent).evaluation_networks().values()
     with torch.no_grad():

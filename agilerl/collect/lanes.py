@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.algorithms.base.adapted import adapted
@@ -48,6 +48,9 @@ from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.team import Team
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError
+
+if TYPE_CHECKING:
+    from agilerl.envs.argument import Factory
 
 Options = TypeVar("Options", bound=LoopOptions)
 
@@ -90,7 +93,7 @@ class LaneCollector(Collector, Generic[Options]):
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
     team: Team | None = None  # of the environment, for teams
 
-    def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
+    def __init__(self, env: Any, options: Options, shared: Shared, eval_env: foreign.Env | None = None) -> None:
         self.env, self.options, self.shared = env, options, [shared]
         self.probed = env
         self.eval_env = env if eval_env is None else eval_env
@@ -108,14 +111,14 @@ class LaneCollector(Collector, Generic[Options]):
     # -- environments ------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
+    def make_envs(name: str | None, num_envs: int = 1, *, make_env: Factory | None = None, **options: Any) -> Any:
         """Create a vector environment from an id or a factory; see `make_vect_envs`."""
         if make_env is None and name is not None and is_team_id(name):
             raise AlgorithmError(several_agents(name))
         return make_vect_envs(None if make_env is not None else name, num_envs, make_env=make_env, **options)
 
     @staticmethod
-    def spaces(env: Any) -> tuple[Any, Any]:
+    def spaces(env: foreign.Env) -> tuple[Any, Any]:
         """Return (observation space, action space) of one environment, without the mask part of observations."""
         if foreign.possible_agents(env) is not None:
             raise AlgorithmError(several_agents(name_of(env)))
@@ -181,7 +184,7 @@ class LaneCollector(Collector, Generic[Options]):
         shared: dict[str, Any] = {"sum_scores": self.sum_scores, "ranks": self.ranks, "uses_test": self._tests}
         return self.evaluating(self.eval_env, self.options, self.run_seed, check, **shared)
 
-    def facts_of_run(self, lead: Any) -> dict[str, Any]:
+    def facts_of_run(self, lead: foreign.Agent) -> dict[str, Any]:
         """Facts of `core.compatibility.OF_RUNS`; lead: the first agent."""
         envs, memories = (self.env, self.eval_env), self.memories()
         alone = self._choice.reason if self.learner == CustomLearner.name else ""

@@ -23,6 +23,7 @@ from agilerl.collect.replay import SharedReplay
 from agilerl.collect.rewards import NEW, RewardScale
 from agilerl.collect.updates import Schedule, Updates
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core import foreign
 from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
@@ -47,15 +48,18 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
     custom_updating: type[CustomUpdates] = CustomUpdates
 
     def __init__(
-        self, env: Any, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None, eval_env: Any = None
-    ) -> None:
+        self, env: foreign.Env, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None,
+        eval_env: foreign.Env | None = None,
+    ) -> None:  # fmt: skip
         rewards = NEW if options.normalize_rewards else None
         memories = SharedReplay(memory, n_step_memory).named()
         super().__init__(env, options, Shared(options.eps_start, rewards, memories=memories), eval_env)
         self.is_repeatable = not self.is_asynchronous
 
     @classmethod
-    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OffPolicyCollector:
+    def make(
+        cls, env: foreign.Env, options: OffPolicyOptions, replay: Callable[[], Any], eval_env: foreign.Env | None = None
+    ) -> OffPolicyCollector:
         """Create the collector with a memory from `replay`."""
         return cls(env, replay(), options, eval_env=eval_env)
 

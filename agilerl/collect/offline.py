@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
@@ -53,8 +54,9 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
     steps_add_up = False  # one update counts once, however many ranks share its rows
 
     def __init__(
-        self, env: Any, memory: Any, options: OfflineOptions, dataset: Dataset | None = None, eval_env: Any = None
-    ) -> None:
+        self, env: foreign.Env, memory: Any, options: OfflineOptions, dataset: Dataset | None = None,
+        eval_env: foreign.Env | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(env, options, Shared(), eval_env)
         self.num_envs = 1  # one step is one update
         self.probed = None if self._is_fitted else env
@@ -63,7 +65,9 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
         self._loaded: Mapping[str, Any] = {} if dataset is None else dataset.source
 
     @classmethod
-    def make(cls, env: Any, options: LoopOptions, replay: Callable[[], Any], eval_env: Any = None) -> OfflineCollector:
+    def make(
+        cls, env: foreign.Env, options: LoopOptions, replay: Callable[[], Any], eval_env: foreign.Env | None = None
+    ) -> OfflineCollector:
         """Create the collector with the data set named in the options and a memory from `replay`."""
         if options.dataset is None:
             raise ConfigError("the algorithm learns from a data set, and none is named. fix: dataset='data.h5'.")
@@ -181,7 +185,7 @@ def _short(facts: Mapping[str, Any]) -> str:
     return f"{facts['rows']} rows" + (f", sha256 {facts['sha256'][:12]}" if "sha256" in facts else "")
 
 
-def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOptions) -> list[str]:
+def fill(memory: ReplayBuffer, dataset: Dataset, agent: RLAlgorithm, options: OfflineOptions) -> list[str]:
     """Load a data set into a memory, growing it if necessary; return notes for the log.
 
     Raises:
@@ -242,7 +246,7 @@ def _check_masks(dataset: Dataset, agent: RLAlgorithm) -> None:
             )
 
 
-def without_masks(dataset: Dataset, agent: Any) -> Dataset:
+def without_masks(dataset: Dataset, agent: EvolvableAlgorithm) -> Dataset:
     """Move masks of legal actions from observations to the data set's mask fields, as this agent reads them.
 
     Mask arrays of the data set take precedence.
@@ -303,7 +307,7 @@ def _check_finite(parts: Mapping[str, Any]) -> None:
                 )
 
 
-def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
+def check_environment(dataset: Dataset, env: foreign.Env | None, agent: RLAlgorithm) -> None:
     """Raise ConfigError if the data set was recorded in a different environment from the training one.
 
     Compares environment ids, if available, and the kind of actions; data sets without this information pass.
@@ -342,7 +346,7 @@ def warn_of_learn_step(population: Sequence[Any]) -> None:
         )
 
 
-def _observed(agent: Any, obs: Any, options: OfflineOptions) -> Any:
+def _observed(agent: EvolvableAlgorithm, obs: np.ndarray, options: OfflineOptions) -> Any:
     """Convert observations [N, ...] to the agent's space; ShapeError if shapes do not match."""
     space = agent.observation_space
     wanted, shape = foreign.shape(space), foreign.shape(obs)

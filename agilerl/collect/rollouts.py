@@ -32,8 +32,9 @@ from agilerl.collect.rewards import NEW, RewardScale
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import foreign
 from agilerl.core import tree as trees
-from agilerl.core.options import LoopOptions
+from agilerl.core.options import LoopOptions, OffPolicyOptions
 from agilerl.core.rng import Purpose
+from agilerl.core.tree import Tree
 from agilerl.engine.learner import HiddenStates, Learner
 from agilerl.engine.rollouts import Rollout, learn_rollout
 from agilerl.envs.masks import MASK, ActionMasks
@@ -61,8 +62,9 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
     waits_for_lanes = ""
 
     def __init__(
-        self, env: Any, options: LoopOptions, collect: Callable[..., Any] | None = None, eval_env: Any = None
-    ) -> None:
+        self, env: foreign.Env, options: LoopOptions, collect: Callable[..., Any] | None = None,
+        eval_env: foreign.Env | None = None,
+    ) -> None:  # fmt: skip
         rewards = NEW if options.normalize_rewards else None
         super().__init__(env, options, Shared(rewards=rewards), eval_env)
         self.collect = collect
@@ -70,7 +72,9 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
         self.alone = "" if collect is None else "collect_rollouts_fn collects"
 
     @classmethod
-    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OnPolicyCollector:
+    def make(
+        cls, env: foreign.Env, options: OffPolicyOptions, replay: Callable[[], Any], eval_env: foreign.Env | None = None
+    ) -> OnPolicyCollector:
         """Create the collector; `replay` is ignored, as rollouts are discarded after use."""
         return cls(env, options, eval_env=eval_env)
 
@@ -162,7 +166,7 @@ class Group:
         self.vector_steps: int = -(-shard.vector_steps // length) * length
         self.buffer: RolloutStore = self.lead.make_buffer(length, len(lanes), num_legal)
 
-    def of(self, rows: Any) -> Any:
+    def of(self, rows: Tree | None) -> Any:
         """Select the group's rows from data over all lanes."""
         return rows if self.is_all or rows is None else trees.take(rows, self.lanes)
 
@@ -252,7 +256,7 @@ class OnPolicyGeneration:
 
     # -- recorder interface: see `rollouts.on_policy.record` ---------------------------------------------------------
 
-    def act(self, obs: Any, mask: np.ndarray | None) -> Any:
+    def act(self, obs: Tree, mask: np.ndarray | None) -> Any:
         """Return environment actions of all lanes; finished lanes are masked in `active`."""
         if self._index == self._end:
             self._draw_ahead()
@@ -317,7 +321,7 @@ class OnPolicyGeneration:
             if self._index == group.vector_steps:  # its lanes rest from now on
                 self._keep(group)
 
-    def finish(self, obs: Any) -> None:
+    def finish(self, obs: Tree) -> None:
         """No-op: every rollout has already been learned from."""
 
     def _rollout(self, group: Group) -> Rollout:
@@ -349,7 +353,7 @@ class OnPolicyGeneration:
         return tuple(np.stack(parts, axis=1) for parts in zip(*member_draws, strict=True))
 
     def _act(
-        self, group: Group, obs: Any, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
+        self, group: Group, obs: Tree, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, np.ndarray] | None]:
         """Return (actions, log probabilities, values, hidden states before the step) of a group's lanes.
 
@@ -369,14 +373,13 @@ class OnPolicyGeneration:
         action, log_prob = group.lead.sample(raw, draws if group.is_all else tuple(d[rows] for d in draws), legal)
         return action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1, *log_prob.shape[2:]), value, hidden
 
-    def _value(self, group: Group, obs: Any) -> np.ndarray | None:
+    def _value(self, group: Group, obs: Tree) -> np.ndarray | None:
         """Bootstrap value after the last step; None for feed-forward members, which compute it from observations."""
         if not group.is_recurrent:
             return None
         group_obs = trees.reshape(group.of(obs), len(group.members), self.num_envs)
         hidden = self._hidden_states.of(group.number, group_obs)
-        value: np.ndarray = self.learner.recur(group.number, group_obs, hidden)[1].flatten(0, 1).cpu().numpy()
-        return value
+        return self.learner.recur(group.number, group_obs, hidden)[1].flatten(0, 1).cpu().numpy()
 
     def _begin_episodes(self, group: Group, ends: np.ndarray) -> None:
         """Reset the hidden states of lanes in which an episode begins; per agent for teams."""
@@ -495,7 +498,7 @@ class AsynchronousGeneration(OnPolicyGeneration):
                     rows[self._index] = Row(obs, self._mask, self._acted)
                 yield self._stored(rows.pop(self._index), info)
 
-    def _act_with(self, draws: tuple[np.ndarray, ...], obs: Any, mask: np.ndarray | None) -> Any:
+    def _act_with(self, draws: tuple[np.ndarray, ...], obs: Tree, mask: np.ndarray | None) -> Any:
         """Act with the noise [N, E, ...] of each lane's next step, in place of that of one vector step."""
         self._draws, self._begin, self._end = tuple(part[None] for part in draws), self._index, self._index + 1
         return self.act(obs, mask)

@@ -17,6 +17,7 @@ from agilerl.components.storage import FRAME, NEXT_FRAME
 from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
 from agilerl.core.ranges import Count, Fraction
+from agilerl.core.tree import Tree
 from agilerl.errors import ShapeError
 
 CUTS = ("truncated", "truncation")  # keys by which a user's batch may mark truncation
@@ -180,7 +181,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
     # -- published ---------------------------------------------------------------------------------------------------
 
-    def add(self, data: Any, truncated: Any = None) -> Any:
+    def add(self, data: object, truncated: Tree | None = None) -> Any:
         """Add one step of each lane (the rows of the batch) to the windows.
 
         Args:
@@ -311,7 +312,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         arguments = {"reward": "reward_key", "done": "done_key", "next_obs": "ns_key"}
         return tuple((role, vars(self)[argument], argument) for role, argument in arguments.items())
 
-    def _step_of(self, data: Any) -> Rows:
+    def _step_of(self, data: object) -> Rows:
         """Convert a batch to checked fields, with a reward, a next observation and done."""
         custom_roles = {key: role for role, key, _ in self._keys() if key != role}
         rows = self._batch_rows(data, {**ROLES, **custom_roles})
@@ -328,7 +329,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return rows
 
 
-def _flags(name: str, values: Any, count: int) -> np.ndarray:
+def _flags(name: str, values: Tree, count: int) -> np.ndarray:
     """Return `values` as [count] bool."""
     values = host_array(values)
     if values.size != count:

@@ -69,7 +69,7 @@ class Priorities(Part):
         """Sample places `shape` int64 with replacement, out of those that were written."""
         return self.sums.find(rng.random(shape) * self.sums.total)
 
-    def scaled(self, priorities: Any) -> np.ndarray:
+    def scaled(self, priorities: object) -> np.ndarray:
         """Return priority^alpha, bounded so that every row can be sampled and a full buffer has a finite sum."""
         limits = np.finfo(np.float64)
         with np.errstate(over="ignore", under="ignore"):
@@ -172,7 +172,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         scaled: np.ndarray = self._sampler.sums[self._live_rows(indices)]
         return np.asarray((self._sampler.minima.minimum / scaled) ** beta)
 
-    def update_priorities(self, idxs: Any, priorities: Any) -> None:
+    def update_priorities(self, idxs: object, priorities: object) -> None:
         """Set the priorities of the rows `idxs`; for duplicates the last one counts.
 
         Args:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.core.tree import untuple
+from agilerl.core.tree import Tree, untuple
 from agilerl.errors import ConfigError, ReplayError, ShapeError
 
 Path = tuple[str, ...]
@@ -146,7 +146,7 @@ def check_distinct(argument: str, names: Sequence[str]) -> None:
         raise ConfigError(f"{argument} name the same one twice: {', '.join(doubled)}. fix: one name for each.")
 
 
-def host_array(leaf: Any) -> np.ndarray:
+def host_array(leaf: Tree) -> np.ndarray:
     """Return a leaf on the host; ShapeError for nested lists of unequal length."""
     try:
         return leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
@@ -172,7 +172,7 @@ def flatten(fields: Iterable[tuple[str, Any]]) -> Rows:
     return rows
 
 
-def put(out: dict[str, Any], path: Sequence[str], values: Any) -> None:
+def put(out: dict[str, Any], path: Sequence[str], values: Tree) -> None:
     """Set `values` at `path` in a dict of dicts."""
     for key in path[:-1]:
         out = out.setdefault(key, {})

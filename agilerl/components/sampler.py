@@ -48,7 +48,7 @@ class Sampler:
     def __init__(
         self,
         memory: Any = None,
-        dataset: Any = None,
+        dataset: object = None,
         dataloader: Any = None,
         *,
         distributed: bool | None = None,

@@ -15,6 +15,7 @@ from agilerl.components.rows import Path, Rows, check_distinct, flatten
 from agilerl.core.ranges import Count
 from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.core.transfer import as_device
+from agilerl.core.tree import Tree
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
@@ -104,11 +105,11 @@ class ReplayBuffer(RowRing):
 
     def write(
         self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        done: Any,
+        obs: Tree,
+        action: Tree,
+        reward: Tree,
+        next_obs: Tree,
+        done: Tree,
         mask: np.ndarray | None = None,
         next_mask: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
@@ -275,7 +276,7 @@ class ReplayBuffer(RowRing):
         indices = self._draw(batch_size)
         return self._batch(indices, torch.from_numpy(indices).to(self.device) if return_idx else None)
 
-    def sample_from_indices(self, idxs: Any) -> Any:
+    def sample_from_indices(self, idxs: object) -> Any:
         """Return the rows `idxs` ([B] or [B, 1], integers) in the format of `sample`; ShapeError if one is missing."""
         return self._batch(self._live_rows(idxs).reshape(-1), None)
 

@@ -17,6 +17,7 @@ from agilerl.config.presets import has_preset, preset_content
 from agilerl.config.problems import errors_of_keys, explain
 from agilerl.config.schema import FIRST_KEYS, Manifest, has_replay
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
+from agilerl.core import foreign
 from agilerl.core.env_ids import reward_threshold
 from agilerl.core.hostile import read_text
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
@@ -100,7 +101,7 @@ def _rename_mutable(plain: dict[str, Any], source: str) -> None:
         plain["mutation"] = {**mutation, "rl_hp_selection": renamed}
 
 
-def _put(target: dict[str, Any], name: str, value: Any, given_as: str, source: str, section: str = "") -> None:
+def _put(target: dict[str, Any], name: str, value: object, given_as: str, source: str, section: str = "") -> None:
     if name in target:
         whole = f"{section}.{name}" if section else name
         raise ConfigError(f"{source}: {given_as} and {whole} are the same key. fix: keep one of them.")
@@ -150,7 +151,7 @@ def on_preset(
     source: str = "config",
     env_id: str | None = None,
     algo: str | None = None,
-    env: Any = None,
+    env: foreign.Env | None = None,
 ) -> Manifest:
     """Merge a plain mapping over the preset of its environment; other arguments as in `load_manifest`.
 

@@ -310,7 +310,7 @@ class Evolution(Section):
     schedule: list[ScheduledChange] | None = None  # changes of one agent, in place of selection and mutation
 
 
-def _wrong_value(algorithm: str, name: str, value: Any) -> str:
+def _wrong_value(algorithm: str, name: str, value: object) -> str:
     """Return what is wrong with a scheduled value of a hyperparameter; empty if nothing is.
 
     A list holds one number for each action, which `hpo.schedule.check` compares with the agent's.
@@ -545,12 +545,12 @@ def value_at(manifest: Manifest, key: str) -> Any:
     return vars(vars(manifest)[section])[name]
 
 
-def as_training(key: str, value: Any) -> str:
+def as_training(key: str, value: object) -> str:
     """`as_set` for a row whose keys are without the section `training`."""
     return as_set(f"training.{key}" if key in Training.model_fields else key, value)
 
 
-def as_set(key: str, value: Any) -> str:
+def as_set(key: str, value: object) -> str:
     """A setting as it is typed after --set; only the key of a section, and of a list."""
     if isinstance(value, BaseModel | dict | list | tuple):
         return key

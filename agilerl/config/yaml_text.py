@@ -79,7 +79,7 @@ def _count_nodes(node: Any, counts: dict[int, int]) -> int:
     return counts[id(node)]
 
 
-def _repeated_key(node: Any) -> Any:
+def _repeated_key(node: object) -> Any:
     """The first duplicate key node of a mapping, else None."""
     if isinstance(node, yaml.MappingNode):
         seen = set()

@@ -33,7 +33,7 @@ class Values:
         return at_least(facts[self.minimum]) if self.minimum else self
 
 
-def only(value: Any) -> Values:
+def only(value: object) -> Values:
     """Accept one value."""
     return Values(lambda x: bool(x == value), value)
 
@@ -63,7 +63,7 @@ class Rule:
     error: type[AgileRLError] = ConfigError
     yields: tuple[str, ...] = ()
 
-    def applies(self, key: str, value: Any, usual: Mapping[str, Any]) -> bool:
+    def applies(self, key: str, value: object, usual: Mapping[str, Any]) -> bool:
         """Whether a setting's value is one that the row is about."""
         return bool(value != usual[key]) if self.when is None else self.when(value)
 
@@ -101,7 +101,7 @@ def conflicts(
 def enforce(rules: Iterable[Rule], facts: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
     """Raise the error of the first row that is broken; keys without a section are spelled as keywords of Python."""
 
-    def spelled(key: str, value: Any) -> str:
+    def spelled(key: str, value: object) -> str:
         return f"{key}={json.dumps(value) if '.' in key else repr(value)}"
 
     for rule, problem in conflicts(rules, facts, usual, spelled):

@@ -121,7 +121,7 @@ class Dataset:
         return np.asarray(np.add.reduceat(self.reward, starts))
 
 
-def read_dataset(data: Any) -> Dataset:
+def read_dataset(data: object) -> Dataset:
     """Read a data set as transitions.
 
     Args:
@@ -289,7 +289,7 @@ def _about(data: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): _attribute(value) for name, value in foreign.hdf5_attributes(data).items()}
 
 
-def _attribute(value: Any) -> Any:
+def _attribute(value: object) -> Any:
     """Convert an HDF5 attribute to a JSON value; `data.recording` writes mappings and lists as JSON strings."""
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     if isinstance(value, str) and value[:1] in ("{", "["):
@@ -414,7 +414,7 @@ def _named(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     return arrays
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two arrays, or trees of them, hold the same rows; [N] and [N, 1] are the same."""
     pair = [[leaf.reshape(len(leaf), -1) for leaf in trees.leaves(part)] for part in (one, other)]
     return len(pair[0]) == len(pair[1]) and all(map(np.array_equal, *pair))
@@ -454,7 +454,7 @@ def _array(value: Any, where: str) -> Any:
     return array
 
 
-def _column(value: Any, where: str) -> np.ndarray:
+def _column(value: Mapping[str, Any] | np.ndarray, where: str) -> np.ndarray:
     """Return one number per step [N], from [N] or [N, 1]."""
     if not isinstance(value, np.ndarray) or not value.ndim or any(length != 1 for length in value.shape[1:]):
         got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
@@ -462,7 +462,7 @@ def _column(value: Any, where: str) -> np.ndarray:
     return value.reshape(-1)
 
 
-def _flags(value: Any, where: str) -> np.ndarray:
+def _flags(value: np.ndarray, where: str) -> np.ndarray:
     """Return one boolean per step [N]."""
     column = _column(value, where)
     wrong = (column != 0) & (column != 1)

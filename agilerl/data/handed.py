@@ -34,7 +34,7 @@ class HandedData:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def file_of(self, dataset: Any) -> str | None:
+    def file_of(self, dataset: object) -> str | None:
         """Return the path of a data set, writing it first if it is not a path.
 
         The file holds the rows as read by `read_dataset`, so that training from it is identical to training from them.

@@ -59,7 +59,7 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
     return {**columns, **masks, "ended": ended}
 
 
-def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def in_episodes(obs: trees.Tree, next_obs: trees.Tree, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (order, ended) [N]: rows sorted behind their predecessors, and flags of rows without a successor.
 
     Args:
@@ -84,7 +84,7 @@ def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.nda
     return order, ended
 
 
-def _keys(obs: Any) -> list[bytes]:
+def _keys(obs: trees.Tree) -> list[bytes]:
     """Bytes of every observation, for comparison."""
     count = trees.count_rows(obs)
     parts = [np.ascontiguousarray(leaf).reshape(count, -1).view(np.uint8) for leaf in trees.leaves(obs)]
@@ -94,7 +94,7 @@ def _keys(obs: Any) -> list[bytes]:
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in whole]
 
 
-def _host(part: Any) -> Any:
+def _host(part: trees.Tree) -> Any:
     return trees.map_leaves(lambda leaf: leaf.cpu().numpy(), part)
 
 

@@ -42,7 +42,7 @@ def random_policy(space: gym.Space[Any], rng: np.random.Generator) -> Policy:
     if isinstance(space, gym.spaces.Box) and not is_bounded(space):
         space.seed(int(rng.integers(2**31)))
 
-    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(obs: trees.Tree, mask: np.ndarray | None) -> np.ndarray:
         return _random(space, rng, trees.count_rows(obs), mask)
 
     return act
@@ -94,7 +94,7 @@ def noisy_policy(act: Policy, space: gym.Space[Any], noise: float, rng: np.rando
     if box is not None and not is_bounded(box):
         raise ConfigError(f"noise is measured by the bounds of actions, and {space} has none. fix: --noise 0.")
 
-    def choose(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def choose(obs: trees.Tree, mask: np.ndarray | None) -> np.ndarray:
         action = np.asarray(act(obs, mask))
         if box is None:
             replaced = rng.random(len(action)) < noise
@@ -118,7 +118,7 @@ def greedy_policy(agent: Any) -> Policy:
     agent.set_training_mode(False)
     greedy = greedy_of(agent)
 
-    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(obs: trees.Tree, mask: np.ndarray | None) -> np.ndarray:
         return np.asarray(greedy(obs, mask))
 
     return act
@@ -218,7 +218,7 @@ class _Alone:
     def __init__(self, act: Policy) -> None:
         self.act = act
 
-    def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def act_greedy(self, obs: trees.Tree, mask: np.ndarray | None = None) -> np.ndarray:
         """obs [1, E, ...] -> actions [1, E, ...]."""
         return np.asarray(self.act(trees.take(obs, 0), None if mask is None else mask[0]))[None]
 

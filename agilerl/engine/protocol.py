@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from agilerl.core import tree as trees
-from agilerl.core.tree import map_leaves
+from agilerl.core.tree import Tree, map_leaves
 from agilerl.engine.recipes import Recipe
 from agilerl.ranks import Ranks
 
@@ -119,7 +119,7 @@ class TransitionBatches:
         return TransitionBatch(**self.fields, **others)
 
 
-def _unbound(tree: Any, count: int) -> list[Any]:
+def _unbound(tree: Tree, count: int) -> list[Any]:
     """Unbind a tree with leaves [count, ...]; as `unbind`, but faster for the dict of dicts of a team."""
     if type(tree) is not dict:
         return trees.unbind(tree)

@@ -124,7 +124,7 @@ class Trainable(tune.Trainable):  # type: ignore[misc]
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as JSON values, to be compared; an object by its type."""
 
-    def type_name(value: Any) -> str:
+    def type_name(value: object) -> str:
         return f"{type(value).__module__}.{type(value).__qualname__}"
 
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=type_name))

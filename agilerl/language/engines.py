@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from agilerl.core.transfer import step_tensor
 from agilerl.engine.modules import ModuleEngine
-from agilerl.engine.rows.kernels import RULES, Columns, clip_rows, rule_of, step_live
+from agilerl.engine.rows.kernels import RULES, Columns, OptimizerRule, clip_rows, rule_of, step_live
 from agilerl.errors import ConfigError
 from agilerl.language.base import BaseModel, Forward
 from agilerl.language.lora import stacked
@@ -229,7 +230,7 @@ class StackedAdapters:
     def _run(self, rows: _Rows) -> Callable[..., Tensor]:
         slot = rows.networks[0].slot
 
-        def run(texts: Texts, temperature: Any = 1.0) -> Tensor:
+        def run(texts: Texts, temperature: object = 1.0) -> Tensor:
             flat, shape = texts.flat(), texts.completion_mask.shape
             rates = torch.as_tensor(temperature, device=flat.tokens.device)
             if rates.dim():  # [N, 1]
@@ -278,8 +279,7 @@ class StackedAdapters:
     def is_finite(self) -> np.ndarray:
         """Return [N] bool: members whose weights are finite."""
         flags = [rows.value.detach().sum(1).isfinite() for rows in self._rows.values()]
-        finite: np.ndarray = torch.stack(flags).all(0).cpu().numpy()
-        return finite
+        return torch.stack(flags).all(0).cpu().numpy()
 
     @torch.no_grad()
     def release(self) -> None:
@@ -294,7 +294,9 @@ class StackedAdapters:
                 if float(columns.step[row]) > 0:
                     self._write_moments(resolve(agent, optimizer).optimizer, rows, row, rule, columns)
 
-    def _write_moments(self, optimizer: Any, rows: _Rows, row: int, rule: Any, columns: Columns) -> None:
+    def _write_moments(
+        self, optimizer: Optimizer, rows: _Rows, row: int, rule: OptimizerRule, columns: Columns
+    ) -> None:
         tensors = rows.networks[row].tensors()
         for which, flat in zip(RULES[rule.kind].moments, (columns.first, columns.second), strict=True):
             if which is None:

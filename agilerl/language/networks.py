@@ -78,7 +78,7 @@ class AdapterNetwork(EvolvableModule):
         with self.base.adapted(self.slot, self.adapter()) as forward:
             yield forward
 
-    def forward(self, texts: Texts, temperature: Any = 1.0) -> Tensor:
+    def forward(self, texts: Texts, temperature: Tensor | float = 1.0) -> Tensor:
         """Return log-probabilities [R, T] of completion tokens; with a value head the values before them."""
         with self.running() as forward:
             hidden = hidden_states(forward, texts)

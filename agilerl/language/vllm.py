@@ -43,7 +43,7 @@ class VLLMConfig:
             )
 
 
-def vllm_settings(config: Any) -> dict[str, Any] | None:
+def vllm_settings(config: object) -> dict[str, Any] | None:
     """Arguments of vLLM's engine, from a `VLLMConfig` or a mapping with its fields; None for None.
 
     Raises:

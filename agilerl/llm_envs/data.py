@@ -57,10 +57,10 @@ class DataGym(ABC, Generic[Item]):
     def __init__(
         self,
         datasets: Mapping[str, Any],
-        tokenizer: Any,
+        tokenizer: foreign.Tokenizer,
         columns: Mapping[str, str],
         data_batch_size_per_gpu: int,
-        accelerator: Any,
+        accelerator: foreign.Accelerator | None,
         max_context_length: int | None,
         seed: int,
     ) -> None:
@@ -252,7 +252,7 @@ class DataGym(ABC, Generic[Item]):
             split_of.update(dict.fromkeys(keys, name))
 
 
-def _ranks(accelerator: Any) -> tuple[int, int]:
+def _ranks(accelerator: foreign.Accelerator | None) -> tuple[int, int]:
     if accelerator is None:
         return 0, 1
     if not hasattr(accelerator, "process_index") or not hasattr(accelerator, "num_processes"):
@@ -260,7 +260,7 @@ def _ranks(accelerator: Any) -> tuple[int, int]:
     return int(accelerator.process_index), int(accelerator.num_processes)
 
 
-def _rows(name: str, data: Any, columns: Mapping[str, str]) -> list[Mapping[str, Any]]:
+def _rows(name: str, data: object, columns: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """All rows of a data set, each with all columns.
 
     Args:
@@ -281,7 +281,7 @@ def _rows(name: str, data: Any, columns: Mapping[str, str]) -> list[Mapping[str,
     return [_checked(name, number, data[number], columns) for number in range(len(data))]
 
 
-def _checked(name: str, number: int, row: Any, columns: Mapping[str, str]) -> Mapping[str, Any]:
+def _checked(name: str, number: int, row: object, columns: Mapping[str, str]) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise ConfigError(
             f"row {number} of {name}_dataset must be a mapping from columns to values; got {type(row).__name__}. "
@@ -297,5 +297,4 @@ def _checked(name: str, number: int, row: Any, columns: Mapping[str, str]) -> Ma
             )
         if row[column] is None and argument != "answer_column":  # some tasks score by the row alone
             raise ConfigError(f"row {number} of {name}_dataset: {column!r} is None. fix: leave the row out.")
-    checked: Mapping[str, Any] = row
-    return checked
+    return row

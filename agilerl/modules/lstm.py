@@ -99,8 +99,9 @@ def gru_gates(of_input: Tensor, of_hidden: Tensor, h: Tensor) -> Tensor:
 
 
 def unroll(
-    steps: Iterable[Tensor], advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], h: Tensor, c: Any = None
-) -> tuple[list[Tensor], Any]:
+    steps: Iterable[Tensor], advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], h: Tensor,
+    c: Tensor | None = None,
+) -> tuple[list[Tensor], Any]:  # fmt: skip
     """Return (h after every step, c after the last one) of one layer.
     steps: inputs of `advance` for each step.
     advance: (step, h, c) -> (h', c'); c is None in a GRU."""
@@ -240,12 +241,12 @@ class EvolvableLSTM(LayeredModule):
         features = steps[0] if x.dim() == 2 else torch.stack(steps, dim=1)
         return features, {key: torch.stack(parts) for key, parts in state.items()}
 
-    def output_features(self, x: Any) -> Tensor:
+    def output_features(self, x: Tensor) -> Tensor:
         """Return the first result of `run`, from the start of an episode."""
         x = self.as_input(x)
         return self.run(x, self.initial_hidden_state(x.shape[0]))[0]
 
-    def forward(self, x: Any, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, HiddenState]:
+    def forward(self, x: Tensor, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, HiddenState]:
         """Map one step x [B, I] -> [B, O], or a sequence [B, T, I] -> [B, T, O], and return the next hidden state.
 
         Args:

@@ -7,9 +7,12 @@ import functools
 import os
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agilerl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABI = 8
 MAX_DEPTH = 12
@@ -243,6 +246,6 @@ def library() -> Library | None:
     return None if word == "0" else _load(word)
 
 
-def pointer(tensor: Any) -> int:
+def pointer(tensor: Tensor) -> int:
     """Return the address of a tensor's numbers."""
     return int(tensor.data_ptr())

@@ -14,6 +14,7 @@ from agilerl.core import foreign, tree
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import also_takes
 from agilerl.core.spaces import space_to_json
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, described, is_untouched, mutation
 from agilerl.modules.configs import checked_config
@@ -153,7 +154,7 @@ class EvolvableNetwork(EvolvableModule):
         mlp.rng = self.rng
         return mlp
 
-    def build_network_head(self, net_config: Any = None) -> None:
+    def build_network_head(self, net_config: object = None) -> None:
         """Rebuild `head_net` with the same number of outputs; user-defined networks override this and call it once."""
         self.head_net = self.create_mlp(self._head().num_inputs, self._head().num_outputs, "head", net_config)
 
@@ -176,7 +177,7 @@ class EvolvableNetwork(EvolvableModule):
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def preprocess(self, obs: Any) -> Tensor:
+    def preprocess(self, obs: Tree) -> Tensor:
         """Convert observations (numpy or torch; one, or with any leading axes) to encoder input.
 
         Returns:
@@ -194,7 +195,7 @@ class EvolvableNetwork(EvolvableModule):
         parts = zip(torch.split(mean, self.vector_widths), torch.split(scale, self.vector_widths), strict=True)
         return cast(Tensor, tree.map_leaves(lambda part: _normalised(part, *next(parts), self.blocks), x))
 
-    def encoder_input(self, obs: Any) -> Tensor:
+    def encoder_input(self, obs: Tree) -> Tensor:
         """Preprocess observations without normalisation by running statistics."""
         return cast(Tensor, self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images))
 
@@ -229,7 +230,7 @@ class EvolvableNetwork(EvolvableModule):
         statistics = (tuple(self.get_buffer(name).tolist()) for name in names)
         return self.scale_observations, self.normalize_images, self.blocks, *statistics
 
-    def extract_features(self, x: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+    def extract_features(self, x: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Return latent features [..., latent_dim]; a recurrent encoder starts an episode.
 
         With the `hidden_state` of a recurrent encoder (features, next hidden state), see `features_with_state`.
@@ -259,7 +260,7 @@ class EvolvableNetwork(EvolvableModule):
             obs = obs[:, 0]
         return self.output(obs, hidden_state)
 
-    def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+    def output(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Same as `forward` here; the raw output in subclasses whose `forward` samples or rescales."""
         if hidden_state is not None:
             self._recurrent_encoder()
@@ -306,7 +307,7 @@ class EvolvableNetwork(EvolvableModule):
         encoder = self.encoder
         return encoder.dense_parts() if isinstance(encoder, EvolvableMultiInput) else {"encoder": encoder}
 
-    def encode_by(self, parts: Mapping[str, Callable[[Any], Tensor]], x: Any) -> Tensor:
+    def encode_by(self, parts: Mapping[str, Callable[[Any], Tensor]], x: Tree) -> Tensor:
         """Compute features with the functions of the encoder: one of `parts`, or several in parallel."""
         encoder = parts.get("encoder")
         return self.encoder.features_by(parts, x) if encoder is None else encoder(x)  # type: ignore[no-any-return]
@@ -351,12 +352,12 @@ class EvolvableNetwork(EvolvableModule):
         """Adapt the state of running episodes to the last encoder mutation."""
         return self._recurrent_encoder().carry_hidden_state(hidden_state)
 
-    def features_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
+    def features_with_state(self, obs: Tree, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Return latent features of one step [B, ...] or of sequences [B, T, ...], and the next hidden state."""
         features, state = self._recurrent_encoder()(self.preprocess(obs), hidden_state)
         return features, state
 
-    def output_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
+    def output_with_state(self, obs: Tree, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Return the head's output [B, O] or [B, T, O], and the next hidden state."""
         features, state = self.features_with_state(obs, hidden_state)
         return self._head()(features), state
@@ -399,7 +400,7 @@ class EvolvableNetwork(EvolvableModule):
         return () if self.encoder_source is None else (self.encoder_source,)
 
     @torch.no_grad()
-    def shared_features(self, obs: Any) -> Tensor:
+    def shared_features(self, obs: Tree) -> Tensor:
         """Return detached features [..., latent_dim] of the encoder source."""
         return cast(Tensor, self.encoder_source.extract_features(obs))
 
@@ -425,7 +426,7 @@ class EvolvableNetwork(EvolvableModule):
 
     # -- probing and mutations ---------------------------------------------------------------------------------------
 
-    def probe(self, inputs: Any) -> None:
+    def probe(self, inputs: Tree | None) -> None:
         """Set observations [B, ...] by which mutations of all parts measure importance; None clears them."""
         super().probe(None if inputs is None else self.preprocess(inputs))
         self._probe_parts()

@@ -25,6 +25,7 @@ from agilerl.core.spaces import (
     parts_of,
 )
 from agilerl.core.transfer import to_device
+from agilerl.core.tree import Tree
 from agilerl.errors import NotAvailableYetError, ShapeError
 
 FIX = "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
@@ -98,7 +99,7 @@ class Preprocessor:
     def __deepcopy__(self, memo: dict[int, Any]) -> Preprocessor:
         return self  # immutable
 
-    def __call__(self, obs: Any, like: Tensor, owner: str, normalize_images: bool = True) -> Any:
+    def __call__(self, obs: Tree, like: Tensor, owner: str, normalize_images: bool = True) -> Any:
         """Convert observations with any leading axes to a tensor or a dict of tensors; one becomes a batch of one.
 
         Args:
@@ -148,7 +149,7 @@ class Preprocessor:
             x = (x - centre) * factor
         return lead, x
 
-    def _rows(self, obs: Any, like: Tensor, owner: str, normalize: bool, path: str) -> dict[str, Any]:
+    def _rows(self, obs: Tree, like: Tensor, owner: str, normalize: bool, path: str) -> dict[str, Any]:
         """Return path of every leaf -> (space, leading axes, tensor)."""
         children = self._children(obs, owner, path)
         rows: dict[str, Any] = {}
@@ -160,7 +161,7 @@ class Preprocessor:
                 rows[name] = (part.space, *part._leaf(children[key], like, f"{owner}, part {name!r},", normalize))
         return rows
 
-    def _children(self, obs: Any, owner: str, path: str) -> dict[str, Any]:
+    def _children(self, obs: Tree, owner: str, path: str) -> dict[str, Any]:
         where = f"{owner}, part {path.rstrip('/')!r}," if path else owner
         if isinstance(obs, tuple | list) and isinstance(self.space, spaces.Tuple):
             children = {f"tuple_obs_{i}": part for i, part in enumerate(obs)}
@@ -185,7 +186,7 @@ class Preprocessor:
         return torch.cat(list(arranged.values()), dim=-1) if self.form is InputForm.FLAT else arranged
 
 
-def _numbers(obs: Any, device: torch.device, owner: str, space: spaces.Space[Any]) -> Tensor:
+def _numbers(obs: object, device: torch.device, owner: str, space: spaces.Space[Any]) -> Tensor:
     """Convert observations to a tensor of real numbers."""
     try:
         x = to_device(torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs), device)
@@ -225,7 +226,7 @@ def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
     return (x[..., of] == values).long()
 
 
-def _is_of_strings(obs: Any) -> bool:
+def _is_of_strings(obs: object) -> bool:
     """Whether these are strings: one, a list of them, or an array."""
     if isinstance(obs, np.ndarray):
         return obs.dtype.kind == "U" or (obs.dtype.kind == "O" and obs.size > 0)

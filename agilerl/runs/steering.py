@@ -99,7 +99,7 @@ class Request:
                 raise ConfigError(f"{key} must be a text of at most {MAX_TEXT} characters. fix: a shorter one.")
 
     @classmethod
-    def from_dict(cls, content: Any) -> Request:
+    def from_dict(cls, content: object) -> Request:
         """Build a request from plain data; unknown keys are ConfigErrors."""
         names = ("action", "member", "name", "value", "reason", "author")
         if not isinstance(content, Mapping) or "action" not in content:

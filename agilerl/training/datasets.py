@@ -101,11 +101,11 @@ class _Bests:
         self.found: list[tuple[int, Any]] = []
         self.generations = 0
 
-    def on_best(self, agent: Any) -> None:
+    def on_best(self, agent: foreign.Agent) -> None:
         if not self.found or self.found[-1][1] is not agent:
             self.found.append((self.generations + 1, agent))
 
-    def on_generation(self, record: Any) -> None:
+    def on_generation(self, record: object) -> None:
         self.generations += 1
 
 

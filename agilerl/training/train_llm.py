@@ -17,6 +17,8 @@ from agilerl.core.options import LanguageOptions
 from agilerl.core.ranges import AnyNumber, Count, Positive
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import TournamentEvolution
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
 from agilerl.language.collect.collector import GYMS, ITEMS, LanguageCollector, check_gym
 from agilerl.language.collect.games import Games
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
@@ -29,12 +31,13 @@ from agilerl.training.published import check_members, check_types, compare, comp
 def finetune_llm_reasoning(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
     save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
-    checkpoint_steps: Count | None = None, tournament: Any = None, mutation: Any = None,
-    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: Count = 10, max_reward: AnyNumber | None = None,
-    verbose: bool = True, accelerator: Any = None, max_steps: Count | None = None, num_epochs: Positive | None = None,
-    log_csv: bool = False, *, seed: int | None = None, learner: str = "auto", threads: int = 1,
-    sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    checkpoint_steps: Count | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, wandb_api_key: str | None = None, wandb_project: str = "AgileRL",
+    wandb_entity: str | None = None, wandb_run_name: str | None = None, evaluation_interval: Count = 10,
+    max_reward: AnyNumber | None = None, verbose: bool = True, accelerator: foreign.Accelerator | None = None,
+    max_steps: Count | None = None, num_epochs: Positive | None = None, log_csv: bool = False, *,
+    seed: int | None = None, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of GRPO, LLMPPO or LLMREINFORCE agents on prompts with verifiable rewards.
 
@@ -81,12 +84,13 @@ def finetune_llm_reasoning(
 def finetune_llm_preference(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
     save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
-    checkpoint_steps: Count | None = None, tournament: Any = None, mutation: Any = None,
-    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: Count = 10, verbose: bool = True, accelerator: Any = None,
-    max_steps: Count | None = None, num_epochs: Positive | None = None, log_csv: bool = False, *,
-    seed: int | None = None, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    checkpoint_steps: Count | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, wandb_api_key: str | None = None, wandb_project: str = "AgileRL",
+    wandb_entity: str | None = None, wandb_run_name: str | None = None, evaluation_interval: Count = 10,
+    verbose: bool = True, accelerator: foreign.Accelerator | None = None, max_steps: Count | None = None,
+    num_epochs: Positive | None = None, log_csv: bool = False, *, seed: int | None = None, learner: str = "auto",
+    threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of DPO agents on preference pairs.
 
@@ -103,12 +107,13 @@ def finetune_llm_preference(
 def finetune_llm_sft(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
     save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
-    checkpoint_steps: Count | None = None, tournament: Any = None, mutation: Any = None,
-    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: Count = 10, verbose: bool = True, accelerator: Any = None,
-    max_steps: Count | None = None, num_epochs: Positive | None = None, log_csv: bool = False, *,
-    seed: int | None = None, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    checkpoint_steps: Count | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, wandb_api_key: str | None = None, wandb_project: str = "AgileRL",
+    wandb_entity: str | None = None, wandb_run_name: str | None = None, evaluation_interval: Count = 10,
+    verbose: bool = True, accelerator: foreign.Accelerator | None = None, max_steps: Count | None = None,
+    num_epochs: Positive | None = None, log_csv: bool = False, *, seed: int | None = None, learner: str = "auto",
+    threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of SFT agents on examples.
 
@@ -125,12 +130,13 @@ def finetune_llm_sft(
 def finetune_llm_multiturn(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
     save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
-    checkpoint_steps: Count | None = None, tournament: Any = None, mutation: Any = None,
-    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: Count = 10, max_reward: AnyNumber | None = None,
-    verbose: bool = True, accelerator: Any = None, max_steps: Count | None = None, log_csv: bool = False, *,
-    test_games: int = 64, report_games: int = 0, seed: int | None = None, learner: str = "auto", threads: int = 1,
-    sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    checkpoint_steps: Count | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, wandb_api_key: str | None = None, wandb_project: str = "AgileRL",
+    wandb_entity: str | None = None, wandb_run_name: str | None = None, evaluation_interval: Count = 10,
+    max_reward: AnyNumber | None = None, verbose: bool = True, accelerator: foreign.Accelerator | None = None,
+    max_steps: Count | None = None, log_csv: bool = False, *, test_games: int = 64, report_games: int = 0,
+    seed: int | None = None, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of LLMPPO, LLMREINFORCE or GRPO agents on multi-turn games.
 

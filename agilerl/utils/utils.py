@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
@@ -15,6 +15,7 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_
 from agilerl.algorithms.base.agent import check_device
 from agilerl.algorithms.base.declared import STRUCTURE
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core import foreign
 from agilerl.core.arguments import checked
 from agilerl.core.files import with_suffix
 from agilerl.core.hostile import malformed
@@ -33,6 +34,10 @@ from agilerl.training.population import save_population
 from agilerl.utils.distributed import aggregate_metrics_across_gpus, consolidate_mutations, gather_tensor, init_wandb
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 from agilerl.utils.llm_utils import suppress_verbose_logging as suppress_verbose_logging
+
+if TYPE_CHECKING:
+    from agilerl.hpo.mutation import Mutations
+    from agilerl.hpo.tournament import TournamentSelection
 
 __all__ = [
     "agent_from_policy", "aggregate_metrics_across_gpus", "calculate_vectorized_scores", "consolidate_mutations",
@@ -74,23 +79,23 @@ def create_population(
     observation_space: Any = None,
     action_space: Any = None,
     hp_config: HyperparameterConfig | None = None,
-    actor_network: Any = None,
-    critic_network: Any = None,
-    agent_wrapper: Any = None,
+    actor_network: object = None,
+    critic_network: object = None,
+    agent_wrapper: object = None,
     wrapper_kwargs: dict[str, Any] | None = None,
     population_size: Count = 1,
     num_envs: int = 1,
     device: str | torch.device = "cpu",
-    accelerator: Any = None,
+    accelerator: foreign.Accelerator | None = None,
     torch_compiler: str | None = None,
-    tokenizer: Any = None,
+    tokenizer: foreign.Tokenizer | None = None,
     model_name: str | None = None,
-    lora_config: Any = None,
-    vllm_config: Any = None,
+    lora_config: object = None,
+    vllm_config: object = None,
     algo_kwargs: dict[str, Any] | None = None,
     *,
-    state_dim: Any = None,
-    action_dim: Any = None,
+    state_dim: object = None,
+    action_dim: object = None,
     one_hot: bool | None = None,
     seed: int | None = None,
     agent_ids: Sequence[str] | None = None,
@@ -206,7 +211,9 @@ def _are_spaces(value: Any) -> bool:
     return isinstance(value, gym.Space) or (is_group and all(isinstance(space, gym.Space) for space in each))
 
 
-def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_space: Any, agent_ids: Any) -> None:
+def _check_kind(
+    algo: str, is_for_teams: bool, observation_space: object, action_space: object, agent_ids: object
+) -> None:
     """Raise AlgorithmError for spaces of several agents with a single-agent algorithm."""
     several = [
         isinstance(space, Mapping | list) and not isinstance(space, gym.Space)  # a Dict space is a mapping, too
@@ -267,8 +274,9 @@ def default_progress_bar(max_steps: int, accelerator: Any = None) -> Any:
 
 
 def save_population_checkpoint(
-    population: Sequence[Any], save_path: str | Path, overwrite_checkpoints: bool, accelerator: Any = None
-) -> None:
+    population: Sequence[Any], save_path: str | Path, overwrite_checkpoints: bool,
+    accelerator: foreign.Accelerator | None = None,
+) -> None:  # fmt: skip
     """Write every agent to `<save_path>_<slot>_<steps>.pt` (without the steps if `overwrite_checkpoints`)."""
     save_population(population, str(save_path).removesuffix(".pt"), overwrite_checkpoints)
 
@@ -308,13 +316,13 @@ def plot_population_score(pop: Sequence[Any]) -> Any:
 
 def tournament_selection_and_mutation(
     population: list[Any],
-    tournament: Any,
-    mutation: Any,
+    tournament: TournamentSelection,
+    mutation: Mutations,
     env_name: str = "",
     algo: str | None = None,
     elite_path: str | Path | None = None,
     save_elite: bool = False,
-    accelerator: Any = None,
+    accelerator: foreign.Accelerator | None = None,
     language_model: bool = False,
 ) -> list[Any]:
     """Select, mutate and (with `save_elite`) save the elite; returns the next generation."""

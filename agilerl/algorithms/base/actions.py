@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agilerl.algorithms.base.transitions import check_discrete_actions, column
 from agilerl.core.transfer import to_device
+from agilerl.core.tree import Tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
@@ -188,13 +189,13 @@ def masked_argmax(outputs: Tensor, mask: Mask = None) -> np.ndarray:
     return outputs.max(-1).indices.cpu().numpy()  # faster than argmax on a transposed view
 
 
-def legal_joint_actions(agent: Actor, mask: Any, lanes: int) -> np.ndarray | None:
+def legal_joint_actions(agent: Actor, mask: np.ndarray | None, lanes: int) -> np.ndarray | None:
     """Convert a caller's mask, single or [E, ...], to joint-action masks [E, A]; None stays None."""
     legal = legal_actions(agent, mask, lanes)
     return None if legal is None else choices_of(agent).legal(legal)
 
 
-def seen_with_mask(agent: Any, obs: Any, mask: Any, *, warns: bool = True) -> tuple[Any, Any]:
+def seen_with_mask(agent: Any, obs: Any, mask: Tree | None, *, warns: bool = True) -> tuple[Any, Any]:
     """Return the agent's observations and the action mask: the given one, else the one in the observations.
 
     Args:
@@ -218,7 +219,7 @@ def expect_mask(agent: Any, mask: Any) -> None:
         )
 
 
-def legal_actions(agent: Any, mask: Any, lanes: int) -> np.ndarray | None:
+def legal_actions(agent: Any, mask: Tree | None, lanes: int) -> np.ndarray | None:
     """Convert a caller's `action_mask` to [E, W] bool, the canonical form of `envs.masks`; None stays None.
 
     Args:
@@ -241,7 +242,7 @@ def legal_actions(agent: Any, mask: Any, lanes: int) -> np.ndarray | None:
 
 
 def ornstein_uhlenbeck(
-    start: np.ndarray, numbers: np.ndarray, mean: Any, theta: float, std: Any, dt: float
+    start: np.ndarray, numbers: np.ndarray, mean: float | np.ndarray, theta: float, std: float | np.ndarray, dt: float
 ) -> np.ndarray:
     """x_{t+1} = x_t + θ(μ − x_t)·dt + σ·√dt·ε_t: the process of Uhlenbeck and Ornstein (1930), by Euler's method.
 
@@ -263,7 +264,7 @@ def ornstein_uhlenbeck(
     return path
 
 
-def gaussian(numbers: np.ndarray, mean: Any, std: Any) -> np.ndarray:
+def gaussian(numbers: np.ndarray, mean: float | np.ndarray, std: float | np.ndarray) -> np.ndarray:
     """μ + σ·ε, independent in every vector step: numbers [..., A] standard normal; mean, std numbers or [A]."""
     return np.asarray(np.asarray(mean) + np.asarray(std) * numbers)
 

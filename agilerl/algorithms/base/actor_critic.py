@@ -203,7 +203,7 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         policy_loss = sum(policy_losses) if is_policy_step else None  # type: ignore[assignment]  # tensors
         return UpdateResult(sum(losses), policy_loss, self.priorities(batch, errors))  # type: ignore[arg-type]
 
-    def taken_features(self, obs: Tree, action: Tensor) -> Tensor:
+    def taken_features(self, obs: Any, action: Tensor) -> Tensor:
         """Return stored actions as critics read them, [..., B, A]."""
         return action
 
@@ -221,7 +221,7 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         names = self.critic_names, self.optimizer_names, ("actor_optimizer",)
         return (CriticRows(("",), 1, *names, *(x.unsqueeze(0) for x in numbers)),)
 
-    def critic_values(self, critics: Network, obs: Tree, actions: Tensor, rows: CriticRows) -> Tensor:
+    def critic_values(self, critics: Network, obs: Any, actions: Tensor, rows: CriticRows) -> Tensor:
         """Return values [C, G, ..., K·B] of the actions by C kinds of critics of G groups."""
         return critics(obs, actions).squeeze(-1).unsqueeze(1)
 

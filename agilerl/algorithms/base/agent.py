@@ -6,7 +6,7 @@ See `registry` for registration, `predict` for acting outside of training.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -51,7 +51,7 @@ from agilerl.core.signatures import construct_without_repeats, constructor_argum
 from agilerl.core.spaces import short_form, space_from_json
 from agilerl.core.texts import as_dict, number
 from agilerl.core.transfer import as_device
-from agilerl.core.tree import map_leaves
+from agilerl.core.tree import Tree, map_leaves
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import Recipe
 from agilerl.errors import AlgorithmError, ConfigError, RegistryError, RunError, ShapeError
@@ -164,7 +164,7 @@ class EvolvableAlgorithm(Predicting):
         object.__setattr__(self, "registry", MutationRegistry())
         return self
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if type(value) in _PLAIN and name not in self.registry.watched:
             object.__setattr__(self, name, value)
         else:
@@ -175,7 +175,7 @@ class EvolvableAlgorithm(Predicting):
         index: int = 0,
         hp_config: HyperparameterConfig | Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         torch_compiler: str | None = None,
         name: str | None = None,
     ) -> None:
@@ -395,7 +395,7 @@ class EvolvableAlgorithm(Predicting):
         """Return the actions [B, ...] in `probe_observations`, as learned from; None unless a network reads actions."""
         return None if self._taken is None else self._taken[:count]
 
-    def remember_observations(self, observations: Any, actions: Tensor | None = None) -> None:
+    def remember_observations(self, observations: Tree, actions: Tensor | None = None) -> None:
         """Store observations [B, ...] (nested for Dict and Tuple spaces) for `probe_observations`, and the actions
         [B, ...] taken in them for `probe_actions`, if a network reads actions."""
         self._observations = map_leaves(lambda x: x.detach(), observations)
@@ -414,13 +414,13 @@ class EvolvableAlgorithm(Predicting):
 
     get_action.is_missing = True  # type: ignore[attr-defined]
 
-    def learn(self, experiences: Any) -> Any:
+    def learn(self, experiences: Mapping[str, Any] | Sequence[Any]) -> Any:
         """Perform one update; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement learn(experiences) -> loss")
 
     learn.is_missing = True  # type: ignore[attr-defined]
 
-    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+    def test(self, env: foreign.Env, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Return the mean return of evaluation episodes; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement test(env, max_steps=, loop=) -> float")
 
@@ -586,7 +586,9 @@ class EvolvableAlgorithm(Predicting):
         return {name: value for name, value in self.__dict__.items() if name not in CACHES}
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
+    def load(
+        cls, path: str | Path, device: str | torch.device = "cpu", accelerator: foreign.Accelerator | None = None
+    ) -> Self:
         """Load an agent from a file of `save_checkpoint`, including architecture, hyperparameters and spaces.
 
         A wrapped agent is loaded with its wrapper.
@@ -618,13 +620,17 @@ class EvolvableAlgorithm(Predicting):
         return agent
 
     @classmethod
-    def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
+    def _blank(
+        cls, state: Mapping[str, Any], device: str | torch.device, accelerator: foreign.Accelerator | None
+    ) -> Self:
         """Create an agent for `load_state(state)`; overridden if the file lacks required constructor arguments."""
         agent: Self = construct_without_repeats(cls, (), cls._blank_arguments(state, device, accelerator))
         return agent
 
     @classmethod
-    def _blank_arguments(cls, saved: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> dict[str, Any]:
+    def _blank_arguments(
+        cls, saved: Mapping[str, Any], device: str | torch.device, accelerator: foreign.Accelerator | None
+    ) -> dict[str, Any]:
         """Return constructor arguments of `cls` for an agent that `load_state(saved)` then fills.
 
         Spaces, and required arguments that are attributes of the agent, come from the file. Of the optional arguments

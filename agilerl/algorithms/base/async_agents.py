@@ -78,7 +78,7 @@ class AsyncAgentsWrapper(AgentWrapper):
     published_learn = learn
 
 
-def _is_present(space: spaces.Space[Any] | Mapping[str, Any], obs: Any) -> np.ndarray:
+def _is_present(space: Any, obs: Any) -> np.ndarray:
     """Return [E] bool (or a scalar): rows without NaN."""
 
     def leaf(part: spaces.Space[Any], values: Any) -> np.ndarray:

@@ -16,6 +16,7 @@ from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.modules.base import EvolvableModule
+from agilerl.modules.configs import NetConfig
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.encoders import asks_for_memory
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 
-def check_network(name: str, network: Any) -> EvolvableModule:
+def check_network(name: str, network: object) -> EvolvableModule:
     """Return the network if it is evolvable.
 
     Raises:
@@ -74,7 +75,7 @@ def _remembering(agent: EvolvableAlgorithm) -> str:
     return " or ".join(f"{name}(recurrent=True)" for name in with_memory(hasattr(agent, "agent_ids")))
 
 
-def network_config(agent: RLAlgorithm, config: Any) -> Any:
+def network_config(agent: RLAlgorithm, config: Mapping[str, Any] | NetConfig | None) -> Any:
     """Return `net_config` without published keys that already hold.
 
     Raises:
@@ -194,7 +195,7 @@ def register_network(
     agent.register_network_group(NetworkGroup(network, shadow, policy=policy))
 
 
-def _without_head_keys(config: Any, drop: tuple[str, ...]) -> Any:
+def _without_head_keys(config: Mapping[str, Any] | NetConfig | None, drop: tuple[str, ...]) -> Any:
     """Return `net_config` without some head keys: a critic has no output activation and no squashed output."""
     if not isinstance(config, Mapping):
         return config

@@ -89,8 +89,9 @@ class Declared:
 
 
 def hp(
-    manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None, fixed: str = "", published: Any = _PUBLISHED
-) -> Declared:
+    manifest: object = _PUBLISHED, because: str = "", *, values: object = None, fixed: str = "",
+    published: object = _PUBLISHED,
+) -> Declared:  # fmt: skip
     """Mark an argument of an algorithm's constructor as a hyperparameter that manifests may name.
 
     Args:
@@ -167,7 +168,7 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
     return signature, arguments
 
 
-def _is_declared(hint: Any) -> bool:
+def _is_declared(hint: object) -> bool:
     """Whether a type has a range or a mark."""
     return any(get_origin(kind) is Annotated for kind in (hint, without_none(hint)[0]))
 
@@ -206,7 +207,7 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
             _check(cls, name, arguments[name], values, published, arrays=mark is not None and mark.values is not None)
 
 
-def check_value(cls: type, name: str, value: Any) -> Any:
+def check_value(cls: type, name: str, value: object) -> Any:
     """Return the value of a numeric hyperparameter in its declared type.
 
     Raises:
@@ -261,7 +262,7 @@ def _declared_range(cls: type, name: str) -> Any:
     return None
 
 
-def outside(values: Any, limits: Any) -> str | None:
+def outside(values: object, limits: Any) -> str | None:
     """Return which limit lies outside of the declared range, or why the number is fixed, and the fix; None if it fits.
 
     Args:
@@ -283,11 +284,11 @@ def outside(values: Any, limits: Any) -> str | None:
     return None
 
 
-def _metadata(kind: Any) -> tuple[Any, ...]:
+def _metadata(kind: object) -> tuple[Any, ...]:
     """Return the annotations of a type; empty for a plain one."""
     return tuple(get_args(kind)[1:]) if get_origin(kind) is Annotated else ()
 
 
-def _check(cls: type, name: str, value: Any, values: Any, usual: Any, *, arrays: bool = True) -> None:
+def _check(cls: type, name: str, value: object, values: object, usual: object, *, arrays: bool = True) -> None:
     if Range.of(values) is not None or is_simple(values):
         check(f"{cls.__name__}: {name}", value, values, usual, AlgorithmError, arrays=arrays)

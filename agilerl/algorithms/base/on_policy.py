@@ -244,7 +244,7 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         engine: UpdateEngine = learner_of(cast(Trainable, self), plain=True).groups[0].engine
         return engine
 
-    def _run(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
+    def _run(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
         """Return policy outputs [E, out], values and next hidden states of the agent's modules, detached."""
         raise NotImplementedError
 

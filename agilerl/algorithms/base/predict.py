@@ -33,7 +33,7 @@ class Predicting:
     def predict(
         self: Any,
         obs: Any,
-        state: Any = None,
+        state: object = None,
         episode_start: Any = None,
         deterministic: bool = True,
         *,
@@ -78,7 +78,7 @@ class Predicting:
             if self.is_recurrent:
                 self._playing = memory
 
-    def act(self: Any, obs: Any, mask: Any = None, **unknown: Any) -> Any:
+    def act(self: Any, obs: tree.Tree, mask: tree.Tree | None = None, **unknown: Any) -> Any:
         """Return only the greedy action, for agents without memory; see `predict`.
 
         Raises:
@@ -148,7 +148,7 @@ def _by_get_action(agent: Any, takes: set[str], obs: Any, mask: Mask = None) -> 
     return environment_actions(agent, result[0] if isinstance(result, tuple) else result, tree.count_rows(obs))
 
 
-def environment_actions(agent: Any, action: Any, count: int) -> Any:
+def environment_actions(agent: Any, action: tree.Tree, count: int) -> Any:
     """Return the result of a user's `get_action` as `count` actions of the agent's space, clipped to its bounds.
 
     Raises:
@@ -236,7 +236,7 @@ def check_count(agent: Any, count: int, episode_start: Any) -> None:
         )
 
 
-def is_one_observation(space: gym.Space[Any], obs: Any) -> bool:
+def is_one_observation(space: gym.Space[Any], obs: tree.Tree) -> bool:
     """Whether an observation lacks a leading environment axis."""
 
     def lacks(part: gym.Space[Any], values: Any) -> bool:
@@ -247,7 +247,7 @@ def is_one_observation(space: gym.Space[Any], obs: Any) -> bool:
     return bool(next(iter(tree.leaves(axes))))
 
 
-def _action(agent: Any, obs: Any, mask: Any, policy: Policy, episode_start: Any) -> Any:
+def _action(agent: Any, obs: Any, mask: tree.Tree, policy: Policy, episode_start: object) -> Any:
     obs, mask = seen_with_mask(agent, obs, mask, warns=False)
     is_one = is_one_observation(agent.observation_space, obs)
     if is_one:

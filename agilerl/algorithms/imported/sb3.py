@@ -17,6 +17,7 @@ from torch import Tensor
 from agilerl.algorithms.imported.agents import Place, concatenated
 from agilerl.algorithms.imported.dense import Dense, checked_activation, connected, layer, sequence
 from agilerl.algorithms.imported.files import Layout, member_of, named_tensors, plain_json, read_zip, tensors_in
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 
 LIBRARY = "Stable-Baselines3"
@@ -180,7 +181,7 @@ def _temperature(name: str, tensor: Tensor, source: str) -> dict[str, Any]:
     return {"init_temperature": max(alpha, MIN_TEMPERATURE), "learn_temperature": is_learned}
 
 
-def _items(tree: Any) -> list[tuple[str, Any]]:
+def _items(tree: Tree) -> list[tuple[str, Any]]:
     return list(tree.items()) if isinstance(tree, Mapping) else []
 
 
@@ -204,5 +205,5 @@ def numbers(data: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> di
     return taken
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT

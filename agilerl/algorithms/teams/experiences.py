@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ Observed = Callable[[Mapping[str, Any]], tuple[dict[str, Any], int]]  # see `tea
 
 def buffer_from_experiences(
     team: ActingTeam,
-    experiences: Any,
+    experiences: Mapping[str, Any] | Sequence[Any],
     observed: Observed,
     scale: tuple[np.ndarray, np.ndarray],
     make_buffer: Callable[[int, int, int], RolloutStore],
@@ -100,7 +100,7 @@ def _masks_beside(team: ActingTeam, observations: Mapping[str, Any]) -> dict[str
     return {agent: masks for agent, masks in each.items() if any(mask is not None for mask in masks)} or None
 
 
-def _named(team: ActingTeam, experiences: Any) -> dict[str, Any]:
+def _named(team: ActingTeam, experiences: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     entries = entries_of(experiences, team.algo, "as listed, each by agent")
     fields = {name: by_name(value) for name, value in entries.items()}
     lengths = {f"{name} of {a}": len(x) for name in BY_STEP if fields.get(name) for a, x in fields[name].items()}
@@ -117,7 +117,7 @@ def _first(by_agent: Mapping[str, Any]) -> Any:
     return next(iter(by_agent.values()))
 
 
-def _array(x: Any) -> np.ndarray:
+def _array(x: tree.Tree) -> np.ndarray:
     return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 

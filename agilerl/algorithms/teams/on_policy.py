@@ -262,7 +262,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             converted[agent] = action
         return converted
 
-    def _run(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
+    def _run(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
         """Return (outputs [E, F], raw values [E, M], next hidden states) of the team's modules, computed in chunks of
         `action_batch_size` lanes."""
         lanes = len(obs[PRESENT])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from agilerl.algorithms.base.rollouts import RolloutExperiences
@@ -33,7 +33,7 @@ class TeamExperiences(tuple[Any, ...]):
         return instance
 
 
-def with_observations(experiences: Any, change: Callable[[Any], Any]) -> Any:
+def with_observations(experiences: Mapping[str, Any] | Sequence[Any], change: Callable[[Any], Any]) -> Any:
     """Apply `change` to all observations by agent in the argument of `learn`, sampled or of a rollout."""
     if hasattr(experiences, "to_dict"):  # a TensorDict
         experiences = experiences.to_dict()

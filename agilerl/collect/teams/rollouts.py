@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from agilerl.collect.rollouts import OnPolicyCollector, OnPolicyGeneration
 from agilerl.collect.teams.idle_agents import ends_of_agents, without_terminated
 from agilerl.collect.teams.transitions import OfTeams
+from agilerl.core import foreign
 from agilerl.core.options import LoopOptions
 from agilerl.envs.step import StepBatch
 
@@ -22,7 +21,9 @@ class TeamRolloutCollector(OfTeams, OnPolicyCollector):
 
     carries = False
 
-    def __init__(self, env: Any, options: LoopOptions, eval_env: Any = None, *, sum_scores: bool = True) -> None:
+    def __init__(
+        self, env: foreign.Env, options: LoopOptions, eval_env: foreign.Env | None = None, *, sum_scores: bool = True
+    ) -> None:
         super().__init__(env, options, eval_env=eval_env)
         self.sum_scores = sum_scores
 

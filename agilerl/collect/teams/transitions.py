@@ -35,12 +35,12 @@ class OfTeams(LaneCollector[Any]):
     waits_for_lanes = "environments of several agents step together"
 
     @staticmethod
-    def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
+    def make_envs(name: str | None, num_envs: int = 1, *, make_env: object = None, **options: Any) -> Any:
         """Create copies of a multi-agent environment from an id or a factory."""
         return make_multi_agent_vect_envs(name if make_env is None else make_env, num_envs, **options)
 
     @staticmethod
-    def spaces(env: Any) -> tuple[Any, Any]:
+    def spaces(env: foreign.Env) -> tuple[Any, Any]:
         """Return ({agent: observation space}, {agent: action space})."""
         team = team_in(env)
         return dict(team.observation_spaces), dict(team.action_spaces)
@@ -103,11 +103,11 @@ class TeamTransitions(OfTeams, OffPolicyCollector):
 
     def __init__(
         self,
-        env: Any,
+        env: foreign.Env,
         memory: Any,
         options: OffPolicyOptions,
         n_step_memory: Any = None,
-        eval_env: Any = None,
+        eval_env: foreign.Env | None = None,
         *,
         sum_scores: bool = True,
     ) -> None:
@@ -124,7 +124,9 @@ class TeamTransitions(OfTeams, OffPolicyCollector):
             memory.set_action_spaces(team_in(env).action_spaces)
 
     @classmethod
-    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> TeamTransitions:
+    def make(
+        cls, env: foreign.Env, options: OffPolicyOptions, replay: Callable[[], Any], eval_env: foreign.Env | None = None
+    ) -> TeamTransitions:
         """Create the collector with a memory from `replay`."""
         return cls(env, replay(), options, eval_env=eval_env)
 
@@ -143,7 +145,7 @@ def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
         )
 
 
-def team_in(env: Any) -> Team:
+def team_in(env: foreign.Env) -> Team:
     """Return the team of an environment, a vector or its lanes; EnvError for a single-agent environment."""
     team = foreign.team(env)
     if isinstance(team, Team):

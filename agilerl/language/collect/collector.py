@@ -114,13 +114,13 @@ class LanguageCollector(Collector):
 
     @classmethod
     def make(
-        cls, env: Any, options: LoopOptions, replay: Callable[[], Any] | None = None, eval_env: Any = None
+        cls, env: Any, options: LoopOptions, replay: Callable[[], Any] | None = None, eval_env: object = None
     ) -> LanguageCollector:
         """Create the collector with the manifest options that apply to language policies."""
         return cls(env, LanguageOptions.of(vars(options)))
 
     @classmethod
-    def make_envs(cls, name: str, tokenizer: Any, learns: str = "completions", **kwargs: Any) -> Any:
+    def make_envs(cls, name: str, tokenizer: foreign.Tokenizer, learns: str = "completions", **kwargs: Any) -> Any:
         """Create the environment of an id; see `llm_envs.by_id.make_language_env`."""
         return make_language_env(name, tokenizer, learns, **kwargs)
 
@@ -172,7 +172,7 @@ class LanguageCollector(Collector):
             self._check_context(agent)
             self._check_methods(agent)
 
-    def _check_methods(self, agent: Any) -> None:
+    def _check_methods(self, agent: foreign.Agent) -> None:
         """Raise AlgorithmError for an overridden `learn`, warn about other methods that training does not call."""
         kind = type(agent)
         if foreign.overridden(kind, "update") is None and foreign.overridden(kind, "learn") is not None:

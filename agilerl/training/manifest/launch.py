@@ -60,6 +60,7 @@ from agilerl.training.manifest.worker_settings import (
 from agilerl.training.manifest.workers import start_workers
 from agilerl.training.policy_files import write_best
 from agilerl.training.quarantine import DivergedError
+from agilerl.training.result import EvolveResult
 from agilerl.training.run import Run
 from agilerl.training.store import RunStore
 from agilerl.views.report import write_report
@@ -260,7 +261,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
 
 
 def _finish(
-    setup: Setup, directory: RunDirectory | None, result: Any, signum: int | None, lost: Mapping[str, Any]
+    setup: Setup, directory: RunDirectory | None, result: EvolveResult, signum: int | None, lost: Mapping[str, Any]
 ) -> Run:
     facts = result.counters()
     if result.best_fitness is None:  # no agent could be copied

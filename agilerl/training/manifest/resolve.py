@@ -52,7 +52,7 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
     return manifest.model_copy(update={"network": changed})
 
 
-def without_noise(manifest: Manifest, actions: Any) -> Manifest:
+def without_noise(manifest: Manifest, actions: object) -> Manifest:
     """Drop the general preset's range of noise persistence unless actions are Box.
 
     Raises:

@@ -354,11 +354,11 @@ def _event(birth: Birth) -> dict[str, Any]:
     }
 
 
-def _change(env_steps: int, kind: str, path: str, before: Any, after: Any) -> dict[str, Any]:
+def _change(env_steps: int, kind: str, path: str, before: object, after: object) -> dict[str, Any]:
     return {"env_steps": env_steps, "kind": kind, "path": path, "before": before, "after": after}
 
 
-def _like(value: float, setting: Any) -> Any:
+def _like(value: float, setting: object) -> Any:
     is_whole = isinstance(setting, int) and not isinstance(setting, bool)
     return int(value) if is_whole and math.isfinite(value) and value == int(value) else value
 

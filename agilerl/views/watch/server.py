@@ -337,7 +337,7 @@ class _Server(Server):
         self._app.closing.set()
         self.should_exit = self.force_exit = True
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
+    def handle_exit(self, sig: int, frame: object) -> None:
         self.end()
 
 
