@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agilerl.algorithms.teams.on_policy import TeamPPO
 from agilerl.core.tree import Tree
 
