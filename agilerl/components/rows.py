@@ -117,10 +117,8 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
             with np.errstate(invalid="ignore"):
                 is_exact = np.array_equal(values.astype(field.host_dtype), values)
             if not is_exact:
-                raise ShapeError(
-                    f"field {field.name!r} holds {field.host_dtype}, as in its first rows; got {values.dtype} numbers "
-                    f"that do not fit. fix: {values.dtype} from the first rows on."
-                )
+                text = f"field {field.name!r} holds {field.host_dtype}, as in its first rows; got other {values.dtype}."
+                raise ShapeError(f"{text} fix: {values.dtype} from the first rows on.")
         if field.columns and not field.dtype.is_floating_point and values.dtype.kind in "iu":
             largest = int(np.abs(values).max(initial=0))
             if largest > 2 / torch.finfo(dtype).eps:  # integers up to here are exact in this dtype

@@ -74,5 +74,4 @@ RULES = (
         "is more than the memory holds, so that nothing would be learned", when=bool,
     ),
 )  # fmt: skip
-OF_TRAINING = (*OF_LOOPS, *OF_EXPLORATION, *OF_RUNS)
-"""Rows whose keys are those of the section `training`, without its name."""
+OF_TRAINING = (*OF_LOOPS, *OF_EXPLORATION, *OF_RUNS)  # keys without the section `training`

@@ -411,15 +411,12 @@ class Manifest(Section):
         """Yield the rows of `config.compatibility` that the settings break."""
         facts, usual = self._facts(), usual_settings()
         if not self.has_replay:  # its settings are problems by themselves
-            facts = {
-                key: value for key, value in facts.items() if not key.startswith(("replay_buffer", "training.share"))
-            }
-        for _, problem in conflicts(RULES, facts, usual, as_set):
-            yield problem
+            facts = {k: v for k, v in facts.items() if not k.startswith(("replay_buffer", "training.share"))}
         defaults = {key: usual[f"training.{key}"] for key in Training.model_fields}
         rules = (*OF_TRAINING, *(OF_DATA if find_algorithm(self.algorithm.name).experience == DATASET else ()))
-        for _, problem in conflicts(rules, facts | vars(self.training), defaults, as_training):
-            yield problem
+        spelled: Any = lambda k, v: as_set(f"training.{k}" if k in defaults else k, v)  # noqa: E731
+        of_training = conflicts(rules, facts | vars(self.training), defaults, spelled)
+        yield from (problem for _, problem in (*conflicts(RULES, facts, usual, as_set), *of_training))
         founders, survivors = self.training.pop_size, self.evolution.survivors
         if self.evolution.scheme == "halving" and survivors > founders:
             yield (
@@ -543,11 +540,6 @@ def value_at(manifest: Manifest, key: str) -> Any:
     """Value of a key of a section ("training.eps_end")."""
     section, _, name = key.partition(".")
     return vars(vars(manifest)[section])[name]
-
-
-def as_training(key: str, value: object) -> str:
-    """`as_set` for a row whose keys are without the section `training`."""
-    return as_set(f"training.{key}" if key in Training.model_fields else key, value)
 
 
 def as_set(key: str, value: object) -> str:

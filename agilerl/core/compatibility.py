@@ -118,9 +118,7 @@ OF_LOOPS = (
         "is one episode per round, which has no standard error", "eval_screen=2",
     ),
 )  # fmt: skip
-"""Rows of all training loops."""
 OF_EXPLORATION = (Rule(("eps_end",), {"eps_start": Values(minimum="eps_end")}, "must be at most eps_start"),)
-"""Rows of off-policy training."""
 OF_DATA = (
     Rule(("normalize_rewards",), {"normalize_rewards": only(False)}, "follows rewards as they come", "reward_scale"),
     Rule(("carry_envs",), {"carry_envs": only(False)}, "is for training in environments", ""),
@@ -196,4 +194,3 @@ OF_RUNS = (
 )  # fmt: skip
 """Rows of runs."""
 RUN_DEFAULTS: Mapping[str, Any] = {"carry_envs": False, "shards": 1, "ranks": 1, "pop_size": 1}
-"""Defaults of the settings of runs."""

@@ -15,12 +15,9 @@ from agilerl.errors import AgileRLError, ArgumentError, nearest, warn_once
 
 OF_POPULATIONS = ("index", "seed", "hp_config", "net_config", "device")  # arguments that populations are made with
 SYNONYMS: dict[str, tuple[str, ...]] = {  # argument names in other libraries, the most common first
-    "learning_rate": ("lr", "lr_actor", "lr_critic"),
-    "train_freq": ("learn_step",),
-    "n_steps": ("learn_step",),
-    "n_epochs": ("update_epochs",),
-    "clip_range": ("clip_coef",),
-}
+    "learning_rate": ("lr", "lr_actor", "lr_critic"), "train_freq": ("learn_step",), "n_steps": ("learn_step",),
+    "n_epochs": ("update_epochs",), "clip_range": ("clip_coef",),
+}  # fmt: skip
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 

@@ -16,7 +16,7 @@ def as_device(device: Any) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError):
-        text = f"device must be one of PyTorch's, such as 'cpu', 'cuda' or 'cuda:1'; got {device!r}. fix: device='cpu'."
+        text = f"device must be one of PyTorch's, such as 'cuda:1'; got {device!r}. fix: device='cpu'."
         raise ConfigError(text) from None
 
 

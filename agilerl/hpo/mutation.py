@@ -87,8 +87,8 @@ class Mutations(Checked):
         bound = None if published else float(removal_bound)
         fresh = "random" if published else "preserve"
         self.architecture_options = ArchitectureOptions(self.new_layer_prob, bound, fresh=fresh, removal=removal)
-        bounds = float(noise_bound), float(super_noise_bound)
-        self.noise_options = NoiseOptions(self.mutation_sd, *bounds, published=published)
+        normal, strong = float(noise_bound), float(super_noise_bound)
+        self.noise_options = NoiseOptions(self.mutation_sd, normal, strong, published=published)
         self.selection = Selection.of(
             rl_hp_selection, min_lr=min_lr, max_lr=max_lr, min_learn_step=min_learn_step,
             max_learn_step=max_learn_step, min_batch_size=min_batch_size, max_batch_size=max_batch_size,

@@ -87,8 +87,8 @@ class HyperparameterConfig:
     def __init__(self, **parameters: RLParameter) -> None:
         for name, parameter in parameters.items():
             if not isinstance(parameter, RLParameter):
-                got, fix = type(parameter).__name__, f"{name}=RLParameter(min=1e-4, max=1e-2)"
-                raise TypeError(f"Expected RLParameter object for {name!r}; got {got}. fix: {fix}, say.")
+                got, fix = type(parameter).__name__, f"{name}=RLParameter(1e-4, 1e-2)"
+                raise TypeError(f"Expected RLParameter object for {name!r}; got {got}. fix: {fix}.")
         self.config: dict[str, RLParameter] = parameters
 
     def names(self) -> list[str]:

@@ -69,11 +69,7 @@ _PLAIN = frozenset({int, float, bool, str, NoneType, list, tuple, dict, np.ndarr
 
 
 def check_device(device: str | torch.device) -> str | torch.device:
-    """Return `device` unchanged.
-
-    Raises:
-        ConfigError: a CUDA device was requested, but none is available.
-    """
+    """Return `device` unchanged; ConfigError for a CUDA device where none is available."""
     if as_device(device).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={str(device)!r} needs CUDA, and PyTorch finds no device. fix: device='cpu'.")
     return device

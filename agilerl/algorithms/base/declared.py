@@ -32,16 +32,11 @@ from agilerl.errors import AlgorithmError, ConfigError, RegistryError, nearest, 
 
 _PUBLISHED: Any = object()
 OLD_ARGUMENTS = {  # constructor arguments before 2.0
-    "state_dim": "observation_space",
-    "action_dim": "action_space",
-    "one_hot": "observation_space (a Discrete is one-hot encoded)",
-    "state_dims": "observation_spaces",
-    "action_dims": "action_spaces",
-    "n_agents": "agent_ids",
-    "discrete_actions": "action_spaces",
-    "min_action": "action_space (its low)",
+    "state_dim": "observation_space", "action_dim": "action_space", "state_dims": "observation_spaces",
+    "action_dims": "action_spaces", "one_hot": "observation_space (a Discrete is one-hot encoded)",
+    "n_agents": "agent_ids", "discrete_actions": "action_spaces", "min_action": "action_space (its low)",
     "max_action": "action_space (its high)",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
