@@ -86,7 +86,7 @@ DATASET = ("dataset", "training.dataset")  # keys of the data set
 
 
 def train(
-    env: Any,
+    env: foreign.EnvLike,
     algo: str | type | None = None,
     *,
     population: int | None = None,
@@ -101,7 +101,7 @@ def train(
     minutes: float | None = None,
     sinks: Iterable[Sink] = (),
     callbacks: Sequence[Any] = (),
-    agents: Any = None,
+    agents: object = None,
     workers: int | str = 1,
     ray: str | None = None,
     allow_insecure_ray: bool = False,
@@ -224,8 +224,8 @@ def train(
 
 
 def settings_of_schedule(
-    path: str | os.PathLike[str], steps: int | None = None, *, algo: str | None = None, config: Any = None,
-    agents: Any = None, minutes: float | None = None, evolution: bool = True, preset: bool = True,
+    path: str | os.PathLike[str], steps: int | None = None, *, algo: str | None = None, config: object = None,
+    agents: object = None, minutes: float | None = None, evolution: bool = True, preset: bool = True,
 ) -> Manifest:  # fmt: skip
     """The settings of one agent that trains by a schedule; the other arguments are those of `train`.
 
@@ -281,7 +281,7 @@ def minutes_of(minutes: Any) -> float | None:
     raise ConfigError(f"minutes must be a number above 0; got {minutes!r}. fix: minutes=10.")
 
 
-def ancestors_in(agents: Any, device: str, env: Any = None) -> Ancestors:
+def ancestors_in(agents: object, device: str, env: foreign.EnvLike = None) -> Ancestors:
     """The agents of a run, of the run at a path, in a list, or of a file of another library, which act in `env`."""
     if not isinstance(agents, str | os.PathLike):
         return ancestors_of(agents)
@@ -354,7 +354,7 @@ def replay(
     *,
     out: str | os.PathLike[str] | None = "runs",
     verbose: bool = True,
-    env: Any = None,
+    env: foreign.EnvLike = None,
     workers: int | str = 1,
     **options: Any,
 ) -> Run:
@@ -407,7 +407,7 @@ def resume(
     path: str | os.PathLike[str],
     *,
     steps: int | None = None,
-    env: Any = None,
+    env: foreign.EnvLike = None,
     verbose: bool = True,
     sinks: Iterable[Sink] = (),
     strict_replay: bool = False,
@@ -529,7 +529,7 @@ def _best_agent(directory: RunDirectory, manifest: Manifest, device: str) -> Any
         return best
 
 
-def env_name(env: Any) -> str:
+def env_name(env: foreign.EnvLike) -> str:
     """The id of an environment passed as an id, an object or a function."""
     if isinstance(env, str):
         return env
@@ -552,7 +552,7 @@ def build_manifest(
     seed: int | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | Manifest | None = None,
     overrides: Mapping[str, Any] | None = None,
-    env: Any = None,
+    env: foreign.EnvLike = None,
     preset: bool = True,
     start: Manifest | None = None,
 ) -> Manifest:
@@ -567,7 +567,7 @@ def build_manifest(
 
 
 def starting_manifest(
-    env_id: str | None, algo: str | None, config: Any, env: Any = None, preset: bool = True, *,
+    env_id: str | None, algo: str | None, config: object, env: foreign.EnvLike = None, preset: bool = True, *,
     minutes: float | None = None, kwargs: Mapping[str, Any] | None = None, is_plain: bool = True,
     trials: dict[Any, Any] | None = None,
 ) -> tuple[Manifest, str]:  # fmt: skip
@@ -597,11 +597,11 @@ def starting_manifest(
     return apply_overrides(choice.manifest, changes), choice.note
 
 
-def _has_several_agents(env: Any) -> bool:
+def _has_several_agents(env: foreign.EnvLike) -> bool:
     return env.has_several_agents if isinstance(env, Factory) else has_several_agents(env)
 
 
-def _usual_of_object(env: Any, is_general: bool) -> str | None:
+def _usual_of_object(env: foreign.EnvLike, is_general: bool) -> str | None:
     """Default algorithm for an environment that is handed over, whose name may not tell; None: by its name.
 
     is_general: whether there is no preset for its name.
@@ -609,12 +609,14 @@ def _usual_of_object(env: Any, is_general: bool) -> str | None:
     return usual_for_gym(env) or (DEFAULT_FOR_TEAMS if is_general and _has_several_agents(env) else None)
 
 
-def usual_for_gym(env: Any) -> str | None:
+def usual_for_gym(env: foreign.EnvLike) -> str | None:
     """Default algorithm for the prompts, pairs or examples of a gym; None for any other environment."""
     return next((DEFAULT_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in DEFAULT_BY_GYM), None)
 
 
-def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = None, preset: bool = True) -> Manifest:
+def base_manifest(
+    env_id: str | None, algo: str | None, config: Any, env: foreign.EnvLike = None, preset: bool = True
+) -> Manifest:
     """The configuration before any override, from a preset, a mapping, a file or a manifest.
 
     Without a preset, or with `preset=False`, the target is the environment's registered reward threshold, if any.

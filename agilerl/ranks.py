@@ -88,11 +88,11 @@ class Ranks:
         total: np.ndarray = self.gather_rows(np.asarray(values)).sum(0)
         return total
 
-    def average(self, values: Any) -> np.ndarray:
+    def average(self, values: object) -> np.ndarray:
         """Average an array of numbers over all ranks."""
         return self.sum(values) / self.size
 
-    def least(self, values: Any) -> np.ndarray:
+    def least(self, values: object) -> np.ndarray:
         """Return the elementwise minimum over all ranks."""
         smallest: np.ndarray = self.gather_rows(np.asarray(values)).min(0)
         return smallest
@@ -111,7 +111,7 @@ class Ranks:
         """Gather bytes of any length, in rank order."""
         return [data]
 
-    def gather_plain(self, value: Any) -> list[Any]:
+    def gather_plain(self, value: object) -> list[Any]:
         """Gather JSON values, in rank order."""
         return [value] if self.size == 1 else [json.loads(x) for x in self.gather(json.dumps(value).encode())]
 
@@ -226,7 +226,7 @@ def _bytes(data: bytes) -> Tensor:
 
 
 @contextlib.contextmanager
-def joined(accelerator: Any) -> Iterator[Ranks]:
+def joined(accelerator: foreign.Accelerator | None) -> Iterator[Ranks]:
     """Context manager: the ranks of an accelerator; `ONE` for None and for a single process.
 
     However the block ends on one rank, the others stop waiting for it: their next collective raises `RankError`.
@@ -253,7 +253,7 @@ def joined(accelerator: Any) -> Iterator[Ranks]:
         ranks.close()
 
 
-def processes_of(accelerator: Any) -> int:
+def processes_of(accelerator: foreign.Accelerator | None) -> int:
     """Return the number of processes of an accelerator; 1 for None."""
     return foreign.num_processes(accelerator)
 
@@ -286,7 +286,7 @@ def check_alone() -> None:
     warn_once("ranks:launch", text, stacklevel=4)
 
 
-def check_launch(accelerator: Any) -> None:
+def check_launch(accelerator: foreign.Accelerator | None) -> None:
     """Warn once if the launcher was asked for other processes than those that train together. Not a collective."""
     processes, asked = processes_of(accelerator), asked_for()
     if asked is None or asked[0] == processes:

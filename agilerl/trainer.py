@@ -13,6 +13,9 @@ from agilerl.api import train
 from agilerl.core import foreign
 from agilerl.core.files import with_suffix
 from agilerl.errors import ConfigError, NotAvailableYetError, warn_once
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
+from agilerl.modules.base import EvolvableModule
 from agilerl.telemetry.trackers import TensorBoardSink, WandbSink
 from agilerl.training.run import Run
 
@@ -40,16 +43,16 @@ class LocalTrainer:
     def __init__(
         self,
         algorithm: Any,
-        environment: Any,
+        environment: object,
         population: Sequence[Any] | None = None,
-        training: Any = None,
-        mutation: Any = None,
-        tournament: Any = None,
-        replay_buffer: Any = None,
-        device: Any = "cpu",
+        training: object = None,
+        mutation: Mutations | None = None,
+        tournament: TournamentSelection | None = None,
+        replay_buffer: object = None,
+        device: object = "cpu",
         *,
-        selection_strategy: Any = None,
-        network: Any = None,
+        selection_strategy: object = None,
+        network: EvolvableModule | None = None,
     ) -> None:
         if tournament is not None and selection_strategy is not None:
             raise ConfigError("LocalTrainer got tournament and selection_strategy, which are one. fix: one of them.")
@@ -73,7 +76,7 @@ class LocalTrainer:
             raise ConfigError("LocalTrainer got an algorithm without a name. fix: algorithm={'name': 'PPO', ...}.")
 
     @classmethod
-    def from_manifest(cls, manifest: str | os.PathLike[str] | Mapping[str, Any], device: Any = "cpu") -> Self:
+    def from_manifest(cls, manifest: str | os.PathLike[str] | Mapping[str, Any], device: object = "cpu") -> Self:
         """Create a trainer from a manifest, of this library or of the published one: a YAML file, or a mapping.
 
         Raises:
@@ -98,7 +101,7 @@ class LocalTrainer:
         tensorboard_log_dir: str | os.PathLike[str] | None = None,
         checkpoint: int | None = None,
         checkpoint_path: str | os.PathLike[str] | None = None,
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         swap_channels: bool = False,
         out: str | os.PathLike[str] | None = "runs",
         **more: Any,
@@ -121,9 +124,7 @@ class LocalTrainer:
         """
         if checkpoint is not None or checkpoint_path is not None:
             if out is None:
-                raise ConfigError(
-                    "LocalTrainer.train(checkpoint=) needs a run directory, but out=None. fix: out='runs'."
-                )
+                raise ConfigError("train(checkpoint=) needs a run directory, but out=None. fix: out='runs'.")
             warn_once(
                 "LocalTrainer.train(checkpoint=)",
                 f"checkpoint and checkpoint_path are ignored: the run directory in {out} has a checkpoint of every "
@@ -164,7 +165,7 @@ class LocalTrainer:
         return run.population, run.history
 
 
-def _is_model(value: Any) -> bool:
+def _is_model(value: object) -> bool:
     """Whether this is a model of pydantic, or an instance of a dataclass."""
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return is_dataclass or foreign.has_methods(value, "model_dump")

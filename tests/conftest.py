@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import multiprocessing
@@ -10,14 +11,21 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
 
+import copied_workers
 import pytest
 import torch
+import yaml
 
 from agilerl import algorithms
+from agilerl.config.yaml_text import _Loader
+from agilerl.workers.local import LocalWorkers
+from agilerl.workers.processes import Processes
 
+gc.disable()  # until the tests are collected: of what is imported, nothing goes
 torch.set_num_threads(1)
 # Processes that are not forked from this one, as where a thread runs, are copies of one that has imported these once.
-multiprocessing.set_forkserver_preload(["accelerate", "agilerl.training.train_off_policy", "agilerl.envs.healing"])
+PRELOADED = ["training.train_off_policy", "training.manifest.build", "envs.healing"]
+multiprocessing.set_forkserver_preload(["accelerate", *(f"agilerl.{name}" for name in PRELOADED)])
 
 # Long cases whose other cases stay in the fast suite, which has five minutes.
 HEALED = "faults/test_team_healing.py::test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice"
@@ -45,8 +53,6 @@ LONG = (
     *(f"{FORM}[PPO-{scheme}]" for scheme in ("race", "halving", "mf_pbt")),
     *(f"{WRITTEN}[{case}]" for case in ("gspo", "cispo")),
     "unit/algorithms/test_hybrid_actions.py::test_every_kind_of_environment_gets_them[healing]",
-    "unit/algorithms/test_team_rollouts.py::test_a_resumed_run_is_the_run_that_never_stopped[MAPPO]",
-    "unit/training/test_confirmed_best.py::test_a_stopped_run_that_has_missed_its_target_goes_on_to_the_bit[4]",
     "documents/test_snippets.py::test_commands_run[docs/index.md]",
     *(f"{HEALED}[{fault}]" for fault in ("exit", "raise", "nan", "reward", "shape", "mask", "illegal", "vanish")),
     *(f"{HEALED}[{fault}]" for fault in ("stranger", "reset", "none")),
@@ -61,7 +67,6 @@ LONG = (
     "faults/test_team_healing.py::test_a_run_of_teams_outlives_its_environments_and_says_what_it_lost[reward]",
     "contract/test_published_names.py::test_rollouts_teach_values_and_policies_and_are_checked[FixedObsPolicyCont",
     "contract/test_published_names.py::test_critics_and_policies_are_learned_and_checked[PolicyContActionsEnv]",
-    "unit/algorithms/test_team_rollouts.py::test_a_population_evolves_and_equal_runs_are_equal[MAPPO]",
     "unit/algorithms/test_team_training.py::test_scores_that_are_not_summed_are_rows_by_agent_and_selection_follows_their_mean[MATD3]",
     *(f"{PAPERS}[{case}-50]" for case in ("grpo", "dapo", "ppo", "reinforce", "dpo", "sft")),
     *(f"{PAPERS}[{case}-10]" for case in ("gspo", "cispo", "dr. grpo", "ppo, clipped values", "reinforce, rloo")),
@@ -105,6 +110,7 @@ MATRICES = (
     "unit/training/test_resolve.py",
 )  # fmt: skip
 
+STARTS = {LocalWorkers: LocalWorkers._process, Processes: Processes._start}
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
@@ -115,11 +121,37 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_host() -> Iterator[None]:
-    """Runs that take a second neither wait for a disk nor look up the versions of packages again."""
+    """Short runs do not wait for a disk, and look up versions of packages and parse presets and configurations once."""
+    parse = _Loader.get_single_data
+
+    @functools.lru_cache(64)
+    def content(text: str) -> object:
+        return parse(_Loader(text))
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda file: None)  # a killed process loses nothing by it; a power cut is not tested
         patch.setattr(metadata, "version", functools.cache(metadata.version))
+        patch.setattr(yaml, "compose", functools.lru_cache(64)(yaml.compose))
+        patch.setattr(_Loader, "get_single_data", lambda loader: copy.deepcopy(content(loader.buffer[:-1])))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_workers() -> Iterator[None]:
+    """Processes of a run do not import the package; those of `new_interpreters` do."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalWorkers, "_process", copied_workers.start_worker)
+        patch.setattr(Processes, "_start", copied_workers.start_spawned)
+        yield
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, start in STARTS.items():
+        monkeypatch.setattr(kind, start.__name__, start)
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +188,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected and imported stays: Python's collector of cycles has not to walk over it in every test."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # agents and graphs go by their counts
+    gc.enable()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agilerl.errors import AlgorithmError, UnknownAlgorithmError, nearest
 
 if TYPE_CHECKING:
+    from gymnasium import Space
+
     from agilerl.algorithms.base.agent import EvolvableAlgorithm
     from agilerl.algorithms.base.single_agent import RLAlgorithm
     from agilerl.algorithms.bc import BC
@@ -184,7 +186,7 @@ def register(cls: Algorithm) -> Algorithm:
     return cls
 
 
-def name_of(algo: Any) -> Any:
+def name_of(algo: object) -> Any:
     """Return the name of an algorithm class, registering it if necessary; names are returned unchanged.
 
     Raises:
@@ -213,15 +215,11 @@ def canonical_name(name: str) -> str:
             return each
     trainer = next((each for each in _TRAINERS if _plain(each) == _plain(name)), None)
     if trainer is not None:
-        raise UnknownAlgorithmError(
-            f"{trainer} is a class that trains, and no algorithm. fix: from {_TRAINERS[trainer]} import {trainer}."
-        )
+        raise UnknownAlgorithmError(f"{trainer} is no algorithm. fix: from {_TRAINERS[trainer]} import {trainer}.")
     listed = ", ".join(names)
     close = nearest(name, names, limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise UnknownAlgorithmError(
-        f"unknown algorithm {name!r}.{hint} (known: {listed}) fix: {close[0] if close else 'a known name'}."
-    )
+    raise UnknownAlgorithmError(f"unknown algorithm {name!r}.{hint} (known: {listed}) fix: {(close or ['one'])[0]}.")
 
 
 def is_team(name: str) -> bool:
@@ -244,7 +242,7 @@ def find_algorithm(name: str) -> Any:
     return _imported(_SHIPPED, canonical)
 
 
-def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmError:
+def wrong_actions(algo: str, needed: tuple[str, ...], space: Space[Any]) -> AlgorithmError:
     """Build the error for an unsupported action space: the required space, the actual one, and algorithms that fit.
 
     Args:

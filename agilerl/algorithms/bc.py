@@ -14,8 +14,10 @@ from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, NonNegative, Positive
 from agilerl.core.transfer import to_device
+from agilerl.core.tree import Tree
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.offline import cloning_error, cloning_likelihood
@@ -60,7 +62,7 @@ class BC(RLAlgorithm):
         mut: str | None = None,
         actor_network: EvolvableModule | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,
@@ -130,13 +132,13 @@ class BC(RLAlgorithm):
         return categorical_sample(masked_logits(outputs, legal), numbers).cpu().numpy()
 
     def get_action(
-        self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
+        self, obs: Tree, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
         """See `ActorCritic.get_action`."""
         return self._act_raw(obs, training, action_mask, epsilon)
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _greedy(self, obs: Tree, mask: Mask = None) -> np.ndarray:
         return self.get_action(obs, False, mask)
 
-    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+    def _sampled(self, rng: np.random.Generator, obs: Tree, mask: Mask = None) -> Any:
         return self._drawn(rng, obs, mask) if self.discrete else self._greedy(obs, mask)

@@ -16,6 +16,7 @@ from agilerl.algorithms.base.building import build, register_network, share_enco
 from agilerl.algorithms.base.declared import DATASET, OF_WEIGHTS, STRUCTURE, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.sac import POLICY_KEYS
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
@@ -81,7 +82,7 @@ class CQL(StochasticActorCritic):
         critic_networks: Sequence[EvolvableModule] | None = None,
         share_encoders: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,

@@ -10,6 +10,7 @@ import torch
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.dqn import DQN
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TDRecipe
@@ -49,7 +50,7 @@ class CQN(DQN):
         mut: str | None = None,
         actor_network: EvolvableModule | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         cudagraphs: bool = False,

@@ -8,20 +8,17 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms.base.actor_critic import DeterministicActorCritic
-from agilerl.algorithms.base.building import build, register_network, share_encoder
+from agilerl.algorithms.base.actor_critic import ActorCritic, DeterministicActorCritic, register_actor_critic
+from agilerl.algorithms.base.building import build
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import ActorCriticRecipe
-from agilerl.losses.actor_critic import bootstrap, deterministic_policy_loss, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.q_networks import ContinuousQNetwork
 
 
-class DDPG(DeterministicActorCritic):
+class DDPG(DeterministicActorCritic, ActorCritic):
     """Deep deterministic policy gradient.
 
     The published default `policy_freq` of 2 departs from the paper, which uses 1.
@@ -45,6 +42,9 @@ class DDPG(DeterministicActorCritic):
     """
 
     shares_in_populations = True
+    action_spaces = ("Box",)
+    critic_names, optimizer_names = ("critic",), ("critic_optimizer",)
+    smooths = tracks_with_policy = False
 
     def __init__(
         self,
@@ -81,46 +81,7 @@ class DDPG(DeterministicActorCritic):
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         check_bounded(self.action_space, "DDPG")
-        self.batch_size, self.learn_step, self.policy_freq = batch_size, learn_step, policy_freq
-        self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
-        self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
-        self.share_encoders = share_encoders
-        self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
-        self.mean_noise, self.theta, self.dt = mean_noise, theta, dt
-        self.noise_state = np.zeros((vect_noise_dim, self.action_size))
+        self._take(locals())
         self.actor = build(self, DeterministicActor, actor_network, "actor_network", 0)
         self.critic = build(self, ContinuousQNetwork, critic_network, "critic_network", 1, ("output_activation",))
-        share_encoder(self, "critic")
-        register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
-        register_network(self, "critic", "critic_target", "critic_optimizer", "lr_critic")
-
-    def update_hyperparameters(self) -> dict[str, float]:
-        return self._numbers("lr_actor", "lr_critic", "gamma", "tau")
-
-    def update_options(self) -> tuple[Any, ...]:
-        return (self.policy_freq,)
-
-    def recipe(self) -> ActorCriticRecipe:
-        low, high = self.raw_bounds
-        return ActorCriticRecipe(
-            "actor", ("critic",), "actor_optimizer", ("critic_optimizer",), self.policy_freq, tracks_with_policy=False,
-            smooths=False, low=low, high=high,
-        )  # fmt: skip
-
-    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Algorithm 1 of the paper: critic by squared TD error, policy by the critic's gradient, both targets."""
-        hp, weight = engine.hp, batch.weight
-        with torch.no_grad():
-            next_value = engine.target("critic")(batch.next_obs, engine.target("actor")(batch.next_obs)).squeeze(-1)
-            target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), next_value)
-        value = engine.network("critic")(batch.obs, batch.action.to(target.dtype)).squeeze(-1)
-        loss, error = weighted_squared_error(value, target, weight)
-        engine.minimise("critic_optimizer", loss)
-        actor_loss = None
-        if batch.number % self.policy_freq == 0:
-            policy_values = engine.through("critic")(batch.obs, engine.network("actor")(batch.obs)).squeeze(-1)
-            actor_loss = deterministic_policy_loss(policy_values, weight)
-            engine.minimise("actor_optimizer", actor_loss)
-            engine.track("actor", hp["tau"])
-        engine.track("critic", hp["tau"])
-        return UpdateResult(loss.detach(), None if actor_loss is None else actor_loss.detach(), error.detach().abs())
+        register_actor_critic(self, *self.critic_names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import PREFERENCES, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.algorithms.base import LLMAlgorithm
@@ -46,7 +47,7 @@ class DPO(LLMAlgorithm):
         self,
         actor_network: Any = None,
         model_name: Annotated[str | Path | None, hp(values=ModelName)] = None,
-        tokenizer: Any = None,
+        tokenizer: foreign.Tokenizer | None = None,
         lora_config: Annotated[Any, hp(values=AdapterSettings)] = None,
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
@@ -63,14 +64,14 @@ class DPO(LLMAlgorithm):
         pad_token: str | None = None,
         mut: str | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,
         update_epochs: int = 1,
         max_model_len: int | None = None,
         use_vllm: bool = False,
-        vllm_config: Any = None,
+        vllm_config: object = None,
         gradient_checkpointing: bool = False,
         use_liger_loss: bool = False,
         micro_batch_size_per_gpu: int | None = None,
@@ -150,7 +151,7 @@ class DPO(LLMAlgorithm):
     def get_action(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("DPO learns from given completions and generates none. fix: GRPO, or generate().")
 
-    def learn(self, experiences: Any) -> tuple[float, float]:
+    def learn(self, experiences: Mapping[str, Any] | Sequence[Any]) -> tuple[float, float]:
         """Perform all optimiser steps on the pairs of `PreferenceGym`; returns (mean loss, mean margin)."""
         engine = SequentialAdapters(self)
         texts = pair_texts([pairs_of(experiences)], self.base)

@@ -22,7 +22,9 @@ from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, Positive, PositiveFraction, StepsPerUpdate
+from agilerl.core.tree import Tree
 from agilerl.engine.modules import raw_output, soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TDRecipe
@@ -88,7 +90,7 @@ class DQN(RLAlgorithm):
         normalize_images: bool = True,
         actor_network: EvolvableModule | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         cudagraphs: bool = False,
         wrap: bool = True,
         *,
@@ -154,7 +156,7 @@ class DQN(RLAlgorithm):
         return np.where(explores < epsilon, random, self.greedy(outputs, mask))
 
     def get_action(
-        self, obs: Any, epsilon: float = 0.0, action_mask: np.ndarray | None = None, **kwargs: Any
+        self, obs: Tree, epsilon: float = 0.0, action_mask: np.ndarray | None = None, **kwargs: Any
     ) -> np.ndarray:
         """Select ε-greedy actions.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, CountOrZero, GroupSize, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
@@ -67,7 +68,7 @@ class GRPO(CompletionAlgorithm):
         self,
         actor_network: Any = None,
         model_name: Annotated[str | Path | None, hp(values=ModelName)] = None,
-        tokenizer: Any = None,
+        tokenizer: foreign.Tokenizer | None = None,
         lora_config: Annotated[Any, hp(values=AdapterSettings)] = None,
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
@@ -98,13 +99,13 @@ class GRPO(CompletionAlgorithm):
         pad_token: str | None = None,
         mut: str | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,
         max_model_len: int | None = None,
         use_vllm: bool = False,
-        vllm_config: Any = None,
+        vllm_config: object = None,
         gradient_checkpointing: bool = False,
         use_liger_loss: bool = False,
         micro_batch_size_per_gpu: int | None = None,

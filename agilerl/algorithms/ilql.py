@@ -11,6 +11,7 @@ from torch import Tensor
 from agilerl.algorithms.base.building import register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
@@ -63,7 +64,7 @@ class ILQL(TokenAlgorithm):
         mut: str | None = None,
         actor_network: EvolvableModule | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,

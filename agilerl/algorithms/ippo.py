@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
-
-from agilerl.algorithms.teams.actor_critics import own_rows
 from agilerl.algorithms.teams.on_policy import TeamPPO
+from agilerl.core.tree import Tree
 
 
 class IPPO(TeamPPO):
@@ -27,6 +25,7 @@ class IPPO(TeamPPO):
         gamma, gae_lambda, action_std_init, clip_coef, ent_coef, vf_coef, max_grad_norm, target_kl, update_epochs,
             lr_schedule, clip_schedule, ent_schedule, clip_value_loss, action_std_min: see `PPO`; `target_kl` and
             "adaptive" rates follow the maximum over groups.
+        normalize_observations: see `PPO`; each group of agents has its own statistics, of its present agents.
         action_ent_steps, noise_persistence: see `PPO`; only for agents with Box actions.
         actor_networks, critic_networks: networks by group to use instead of building them.
         action_batch_size: maximum lanes per pass of `get_action`; None: all.
@@ -41,13 +40,6 @@ class IPPO(TeamPPO):
 
     reads_alone = True  # networks read only their own agent's observation
 
-    def value_space(self, group: str) -> tuple[gym.Space[Any], int]:
-        return self.observation_space[group], 0
-
-    def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
-        """Return the value inputs of a group's K agents as rows [..., K·B, ...]: their own observations."""
-        return (own_rows(obs, self.grouped_agents[group], axis),)
-
-    def observations_for(self, network: str, observations: Any) -> Any:
+    def observations_for(self, network: str, observations: Tree) -> Any:
         """Return the part of a team's observations [B, ...] that a network reads: rows of its present agents."""
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)

@@ -14,6 +14,7 @@ from agilerl.algorithms.base.building import build, register_network, share_enco
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.sac import POLICY_KEYS
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
@@ -67,7 +68,7 @@ class IQL(StochasticActorCritic):
         critic_networks: Sequence[EvolvableModule] | None = None,
         share_encoders: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,

@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.teams import deterministic as team_critics
+from agilerl.algorithms.teams.deterministic import CentralisedCritics, Noise
 from agilerl.algorithms.teams.names import Spaces
-from agilerl.algorithms.teams.networks import by_group, networks_by_group
+from agilerl.algorithms.teams.networks import by_group
 from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
-from agilerl.core.rng import Purpose, seeds
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import TeamActorCriticRecipe
-from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
 
 
-class MADDPG(team_critics.CentralisedCritics):
+class MADDPG(CentralisedCritics):
     """Decentralised policies, centralised critics: each critic reads the observations and actions of all agents.
 
     Discrete actions are sampled with the Gumbel-max trick in exploration, and differentiated through its relaxation. A
@@ -52,15 +46,18 @@ class MADDPG(team_critics.CentralisedCritics):
     See `MultiAgentRLAlgorithm` for the other arguments.
     """
 
+    smooths = tracks_with_policy = False
+    policy_freq = 1  # no argument: published dictionaries have POLICY_FREQ for MADDPG too, where it is ignored
+
     def __init__(
         self,
         observation_spaces: Spaces,
         action_spaces: Spaces,
         agent_ids: Sequence[str] | None = None,
         O_U_noise: Annotated[bool, hp(False, "independent noise explores as well, and has no state")] = True,
-        expl_noise: Annotated[float | np.ndarray | Mapping[str, Any], hp(values=NonNegative)] = 0.1,
+        expl_noise: Annotated[Noise, hp(values=NonNegative)] = 0.1,
         vect_noise_dim: Count = 1,
-        mean_noise: Annotated[float | np.ndarray | Mapping[str, Any], hp(values=Number)] = 0.0,
+        mean_noise: Annotated[Noise, hp(values=Number)] = 0.0,
         theta: Annotated[NonNegative, hp()] = 0.15,
         dt: Annotated[Positive, hp()] = 1e-2,
         index: int = 0,
@@ -85,90 +82,12 @@ class MADDPG(team_critics.CentralisedCritics):
         seed: int | None = None,
     ) -> None:
         super().__init__(
-            observation_spaces,
-            action_spaces,
-            index,
-            agent_ids,
-            hp_config,
-            device,
-            accelerator,
-            torch_compiler,
-            normalize_images,
-            seed=seed,
-        )
-        self.batch_size, self.learn_step, self.mut, self.net_config = batch_size, learn_step, mut, net_config
-        self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
-        self.O_U_noise, self.vect_noise_dim = O_U_noise, vect_noise_dim
-        self.theta, self.dt, self.temperature = theta, dt, temperature
-        self.expl_noise, self.mean_noise = expl_noise, mean_noise
-        self.noise_state = np.zeros((vect_noise_dim, self.action_size))
-        self._build(
-            networks_by_group(self, "actor_networks", actor_networks),
-            networks_by_group(self, "critic_networks", critic_networks),
-        )
-
-    def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Mapping[str, EvolvableNetwork]) -> None:
-        weight_seeds = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
-        for number, group in enumerate(self.grouped_agents):
-            self.registered(
-                "actors", group, actors.get(group) or team_critics.make_actor(self, group, weight_seeds[2 * number])
-            )
-            self.registered(
-                "critics",
-                group,
-                critics.get(group) or team_critics.make_critic(self, group, weight_seeds[2 * number + 1]),
-            )
-        for group in self.grouped_agents:
-            self.register_network("actors", "actor_targets", "actor_optimizers", group, "lr_actor", policy=True)
-        for group in self.grouped_agents:
-            self.register_network("critics", "critic_targets", "critic_optimizers", group, "lr_critic")
+            observation_spaces, action_spaces, index, agent_ids, hp_config, device, accelerator, torch_compiler,
+            normalize_images, seed=seed,
+        )  # fmt: skip
+        self._take(locals())
+        self._build(actor_networks, critic_networks)
 
     critics = by_group("critics")
     critic_targets = by_group("critic_targets")
     critic_optimizers = by_group("critic_optimizers")
-
-    # --- learning -----------------------------------------------------------------------------------------------------
-
-    def update_hyperparameters(self) -> dict[str, float]:
-        return self._numbers("lr_actor", "lr_critic", "gamma", "tau")
-
-    def update_options(self) -> tuple[Any, ...]:
-        return (self.temperature,)
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Draw Gumbel noise for the relaxed discrete actions, [*shape, F]."""
-        return {"gumbel": rng.gumbel(size=(*shape, self.actions.width))}
-
-    def recipe(self) -> TeamActorCriticRecipe:
-        return self._recipe(("critics",), ("critic_optimizers",), 1, smooths=False)
-
-    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Algorithm 1 of the paper for all agents: critics by squared TD error (eq. 6), policies by their critic's
-        gradient (eq. 5), target updates."""
-        axis, features = team_critics.batch_axis(batch), self.actions.features(batch.action)
-        taken = features * team_critics.presence(self, batch.obs, features)
-        discounts = batch.discounts(engine.hp["gamma"])
-        with torch.no_grad():
-            following = team_critics.next_actions(self, engine, batch, axis)
-        losses, policy_losses = [], []
-        errors: dict[int, Tensor] = {}
-        for alike in self.actions.alike:
-            critics, count = tuple(f"critics.{group}" for group in alike.groups), alike.count
-            weight, deciding = team_critics.weights_of(batch, alike, axis)
-            with torch.no_grad():
-                after = team_critics.critic_values(engine.targets(critics), batch.next_obs, following, count, axis)
-                reward, discount = (team_critics.of_groups(alike, x, axis) for x in (batch.reward, discounts))
-                goal = bootstrap(reward, discount, after)
-            value = team_critics.critic_values(engine.networks(critics), batch.obs, taken, count, axis)
-            loss, error = weighted_squared_error(value, goal, weight)
-            engine.minimise(tuple(f"critic_optimizers.{group}" for group in alike.groups), loss)
-            losses.append(loss.detach().sum(0))
-            if batch.wants_priorities:
-                errors |= team_critics.errors_of(alike, error, axis)
-            of_policy = team_critics.policy_loss(self, engine, batch, alike, critics, taken, deciding, axis)
-            engine.minimise(tuple(f"actor_optimizers.{group}" for group in alike.groups), of_policy)
-            policy_losses.append(of_policy.detach().sum(0))
-            engine.track(critics, engine.hp["tau"])
-        for name in self.registry.policies:
-            engine.track(name, engine.hp["tau"])
-        return UpdateResult(sum(losses), sum(policy_losses), team_critics.priorities(batch, errors))  # type: ignore[arg-type]

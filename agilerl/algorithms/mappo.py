@@ -14,17 +14,18 @@ from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
 from agilerl.algorithms.base.on_policy import TeamOptions, unpacked
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.transitions import check_not_empty
-from agilerl.algorithms.teams.actor_critics import row_input
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.on_policy import TeamPPO
+from agilerl.algorithms.teams.policies import row_input
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import tree
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
-from agilerl.core.spaces import nested, space_from_json, space_to_json
+from agilerl.core.spaces import nested, parts_of, space_from_json, space_to_json
 from agilerl.envs.protocol import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
 
+OF_STATE = "state()"  # name of the statistics of the environment's state
 # Locals of the constructor that are no arguments of `TeamPPO`.
 NOT_SHARED = ("self", "__class__", "options", "state_space", "normalize_values")
 MIN_RETURN_STD = 1e-2  # nearly equal returns must not amplify rounding errors
@@ -109,6 +110,19 @@ class MAPPO(TeamPPO):
         identity = torch.eye(count, dtype=like.dtype, device=like.device)
         one_hot = torch.cat([row.expand(*lead, count) for row in identity], axis)
         return tree.map_leaves(lambda x: torch.cat([x] * count, axis), joint), one_hot
+
+    def value_parts(self, group: str, normalised: Sequence[str]) -> Sequence[str]:
+        """Return the groups of all agents whose observations have vectors, in the order of the joint observation.
+
+        A value of the environment's state has separate statistics. Empty if policies and value read different vectors.
+        """
+        critic = self.critics[group]
+        if self.state_space is not None:
+            return (OF_STATE,) if any(critic.vector_widths) else ()
+        groups = [self.get_group_id(agent) for agent in parts_of(critic.observation_space)]
+        names = [name for name in groups if name in normalised]
+        widths = [sum(self.actors[name].vector_widths) for name in names]
+        return names if sum(widths) == sum(critic.vector_widths) else ()
 
     def _joint(self, obs: Any) -> Any:
         """Return the part of a team's observations that values read."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self, Unpack
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 
-from agilerl.algorithms.base import rollouts
+from agilerl.algorithms.base import policy_value, rollouts
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
-from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
-from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
+from agilerl.algorithms.base.observation_statistics import ALONE, Readers, begin_normalising
 from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_actions import (
@@ -28,25 +27,20 @@ from agilerl.algorithms.base.policy_actions import (
     stored,
     stored_shape,
 )
-from agilerl.algorithms.base.policy_gradient import policy_gradient
-from agilerl.algorithms.base.policy_value import ADAM_EPS, check_policy, check_sharing, make_policy, make_value
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import hidden_of, output_of
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
-from agilerl.components.running import RunningMeanStd
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.core.transfer import to_device
-from agilerl.engine.learner import learner_of
+from agilerl.core.tree import Tree
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import PolicyGradientRecipe
-from agilerl.engine.rollouts import learn_rollout, make_rollout, sequence_kind
+from agilerl.engine.rollouts import sequence_kind
 from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError
-from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
-from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView
 from agilerl.networks.base import EvolvableNetwork
@@ -157,20 +151,17 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         max_seq_len: Annotated[Count | None, hp()] = None,
         *,
         seed: int | None = None,
-        normalize_observations: Annotated[bool, hp()] = False,
         **options: Unpack[OnPolicyOptions],
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         if self.always_recurrent and not recurrent:
-            raise ConfigError(
-                f"{type(self).__name__} is PPO with a recurrent encoder; got recurrent={recurrent}. fix: PPO."
-            )
+            raise ConfigError(f"{type(self).__name__} is recurrent PPO; got recurrent={recurrent}. fix: PPO.")
         units = self._take(options)
-        check_policy(self, self.noise_persistence)
+        policy_value.check_policy(self, self.noise_persistence)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
         self.bptt_sequence_type, self.max_seq_len = sequence_kind(bptt_sequence_type), max_seq_len
-        self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
+        self.action_std_init, self.clip_coef = policy_value.initial_std(action_std_init, type(self).__name__), clip_coef
         self.ent_coef, self.vf_coef = ent_coef, vf_coef
         self.max_grad_norm, self.target_kl, self.update_epochs = max_grad_norm, target_kl, int(update_epochs)
         self.normalize_images, self.net_config, self.share_encoders = normalize_images, net_config, bool(share_encoders)
@@ -181,10 +172,9 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 "own arguments. fix: leave it out."
             )
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
-        self.normalize_observations = bool(normalize_observations)
         self._begin()
         self._build(actor_network, critic_network, units)
-        self._begin_normalising()
+        begin_normalising(self._readers(), self.normalize_observations)
         self._register()
 
     # --- construction ----------------------------------------------------------------------------------------------
@@ -198,24 +188,20 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     def _build(self, actor_network: Any, critic_network: Any, units: Mapping[str, Any]) -> None:
         """Build policy and value, or use the given ones; a given policy determines `recurrent` and `share_encoders`."""
-        self.actor = make_policy(self, actor_network, units, self.action_std_init)
+        self.actor = policy_value.make_policy(self, actor_network, units, self.action_std_init)
         if not isinstance(self.actor, StochasticActor):
             self.__dict__["action_scaling"] = units["action_scaling"]
         if isinstance(self.actor, EvolvableNetwork):
             self.recurrent = bool(self.actor.recurrent)
-        check_sharing(self, critic_network)
+        policy_value.check_sharing(self, critic_network)
         self.share_encoders = isinstance(self.actor, SharedActorCritic)
         if not self.share_encoders:
-            self.critic = make_value(self, critic_network)
-
-    def _begin_normalising(self) -> None:
-        self.observation_statistics = ObservationStatistics()
-        begin_normalising(self._reading(), self.normalize_observations)
+            self.critic = policy_value.make_value(self, critic_network)
 
     def _register(self) -> None:
         """Create one optimiser for all networks, and register the networks for mutation."""
         networks = [resolve(self, name) for name in self.networks]
-        self.optimizer = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
+        self.optimizer = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": policy_value.ADAM_EPS}, lr_name="lr")
         self.register_network_group(NetworkGroup(self.actor, policy=True))
         if not self.share_encoders:
             self.register_network_group(NetworkGroup(self.critic))
@@ -236,26 +222,12 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
             return ValueView(self.__dict__["actor"])  # not a separate network: nothing to register, clone or save
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    def _reading(self) -> list[EvolvableNetwork]:
-        """Return the networks that read observations."""
-        return [n for n in map(self.__dict__.get, self.networks) if isinstance(n, EvolvableNetwork)]
+    def _readers(self) -> Readers:
+        networks = map(self.__dict__.get, self.networks)
+        return [(network, (ALONE,)) for network in networks if isinstance(network, EvolvableNetwork)]
 
-    def running_statistics(self) -> RunningMeanStd:
-        """Return statistics of the observations learned from so far."""
-        return self.observation_statistics.running()
-
-    def take_statistics(self, statistics: RunningMeanStd) -> None:
-        """Normalise observations by `statistics` from now on."""
-        self.observation_statistics = ObservationStatistics.of(statistics)
-        self.observation_statistics.normalise(self._reading())
-
-    def encoder_inputs(self, obs: Any) -> np.ndarray:
-        """Return observations [..., ...] as rows [B, I] of encoder inputs, which the statistics describe."""
-        return ObservationStatistics.rows(self.policy_network(), obs)
-
-    def _sampling_actors(self) -> list[StochasticActor]:
-        actor = self.__dict__["actor"]
-        return [actor] if isinstance(actor, StochasticActor) else []
+    def _policies(self) -> Sequence[nn.Module]:
+        return (self.__dict__["actor"],)
 
     @property
     def _kinds(self) -> tuple[ActionDistribution, ...]:
@@ -276,10 +248,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         if self._least[0] != self.action_std_min:
             self._least = self.action_std_min, with_least(kind, self.action_space, self.action_std_min).least
         return replace(kind, least=self._least[1])
-
-    def _row(self, action: Tensor) -> Tensor:
-        """Convert stored actions [..., *action_shape] to the format of the distribution, [..., A]."""
-        return as_drawn(self.action_space, action)
 
     def _raw(self, outputs: Tensor) -> Tensor:
         """Return the policy's part of the first network's output [..., out]."""
@@ -310,22 +278,10 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return values
 
     def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:
-        """Perform one step on a minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
-        hp, weight = engine.hp, batch.weight
+        """Perform one step on a minibatch."""
         outputs = [output_of(engine.network(name)(batch.obs, *hidden_of(name, batch.hidden))) for name in self.networks]
-        with torch.no_grad():
-            clip = hp["clip_coef"] if self.clip_value_loss else None
-            value = outputs[-1][..., -1]
-            value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, weight)
-            of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
-        actor_loss, entropy, kl, of_raw = policy_gradient(
-            self.distribution, self._raw(outputs[0].detach()), self._row(batch.action), batch, hp
-        )
-        grads = [torch.cat((of_raw, of_value), -1)] if self.share_encoders else [of_raw, of_value]
-        engine.descend_all("optimizer", outputs, grads, hp["max_grad_norm"], batch.live)
-        flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
-        loss = actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy
-        return UpdateResult(loss, actor_loss, kl=kl)
+        batch = replace(batch, action=as_drawn(self.action_space, batch.action))
+        return self._descend(engine, "optimizer", self.distribution, outputs, batch)
 
     # --- learning from a rollout --------------------------------------------------------------------------------------
 
@@ -362,27 +318,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
         """Return the published tuple by name, with `change` applied to all observations."""
         return rollouts.with_observations(experiences, change)
-
-    def learn_buffer(self, buffer: RolloutStore) -> float:
-        """Learn as in `learn` from a rollout buffer with only this agent's lanes; the buffer is unchanged."""
-        is_first = not self.observation_statistics
-        if is_first:  # the first rollout provides the statistics for learning from it
-            self._normalise_by(buffer)
-        learner = learner_of(self)
-        rollout = make_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
-        (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
-        learner.settle()
-        rollouts.remember(self, buffer, slice(None))
-        if not is_first:
-            self._normalise_by(buffer)
-        return report.mean_loss
-
-    def _normalise_by(self, buffer: RolloutStore) -> None:
-        """Update the statistics with a rollout's observations, if `normalize_observations`."""
-        if self.normalize_observations:
-            statistics = self.running_statistics()
-            statistics.update(self.encoder_inputs(buffer.stored("obs")))
-            self.take_statistics(statistics)
 
     @property
     def rollout_buffer(self) -> RolloutBuffer:
@@ -451,12 +386,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
             state = old if _shapes(old) == network.hidden_state_architecture else network.carry_hidden_state(old)
             converted |= {self._hidden_key(name, part): value for part, value in state.items()}
         return converted
-
-    def sequence_limit(self, steps: int) -> int:
-        """Return the maximum length of a training sequence in a rollout of `steps`."""
-        encoder = self.actor.encoder if isinstance(self.actor, EvolvableNetwork) else None
-        limit = self.max_seq_len or (encoder.max_seq_len if isinstance(encoder, EvolvableLSTM) else None) or steps
-        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
 
     def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
         states: HiddenStates = {}
@@ -594,13 +523,12 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 f"expected {(len(raw), *self.action_shape)}. fix: what get_action returned for them."
             )
         kind = self.distribution
-        action = self._row(tensor.reshape(len(raw), *self.action_shape))
+        action = as_drawn(self.action_space, tensor.reshape(len(raw), *self.action_shape))
         action = action.to(raw.dtype) if kind.is_continuous else action
         mask = None if action_mask is None else legal_tensor(legal_actions(self, action_mask, len(raw)), raw)
         return *log_prob_and_entropy(kind, raw, action, mask), value
 
-    def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
-        """Return raw output [E, out], values [E] and next hidden states of the agent's modules, detached."""
+    def _run(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
         if not self.recurrent:
             with torch.no_grad():
                 outputs = self.policy_output(obs)
@@ -612,22 +540,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
         return self.recur(self._modules_engine, obs, hidden)
 
-    def _play(self, obs: Any) -> Tensor:
-        """Return raw output [E, out]; the hidden states of evaluation advance."""
-        if self.recurrent:
-            outputs, _, self._playing = self._run(obs, self._playing)
-            return outputs
-        with torch.no_grad():  # values are not needed
-            return self.policy_output(obs)
-
-    def _greedy(self, obs: Any, mask: Mask = None) -> Any:
-        return self.environment_action(self.greedy(self._play(obs), mask))
-
-    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
-        outputs = self._play(obs)
-        draws = self.draw_exploration(rng, tuple(outputs.shape[:-1]))
-        return self.environment_action(self.explore(outputs, draws, 0.0, mask))
-
     # --- files -----------------------------------------------------------------------------------------------------
 
     def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
@@ -638,7 +550,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)
-        self.observation_statistics = ObservationStatistics(self.observation_statistics)
         self._least = 0.0, LOG_STD_MIN
         if "action_scaling" not in state["attributes"]:  # saved before there was such an attribute
             self.__dict__.pop("action_scaling", None)

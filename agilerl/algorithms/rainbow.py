@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -24,7 +25,9 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, follow
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.algorithms.base.transitions import check_same_rows, experience_fields, side_by_side
+from agilerl.core import foreign
 from agilerl.core.ranges import Atoms, Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
+from agilerl.core.tree import Tree
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
@@ -87,7 +90,7 @@ class RainbowDQN(RLAlgorithm):
         combined_reward: bool = False,
         actor_network: EvolvableModule | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         double: Annotated[bool, hp()] = True,
@@ -178,8 +181,9 @@ class RainbowDQN(RLAlgorithm):
         return UpdateResult(loss.detach(), priorities=each.detach().abs() + hp["prior_eps"])
 
     def learn_from(
-        self, experiences: Any, n_experiences: Any = None, per: bool = False
-    ) -> tuple[float, Any, np.ndarray | None]:
+        self, experiences: Mapping[str, Any] | Sequence[Any],
+        n_experiences: Mapping[str, Any] | Sequence[Any] | None = None, per: bool = False,
+    ) -> tuple[float, Any, np.ndarray | None]:  # fmt: skip
         """Perform one update.
 
         Args:
@@ -209,7 +213,7 @@ class RainbowDQN(RLAlgorithm):
         new_priorities = None if priorities is None else priorities.reshape(-1, size).sum(0).cpu().numpy()
         return float(result.loss), fields.get("idxs"), new_priorities
 
-    def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
+    def _batch(self, experiences: Mapping[str, Any] | Sequence[Any], steps: int) -> TransitionBatch:
         """Build a batch with the `discount` [B] of `steps` steps, unless a discount is stored with it."""
         batch = self.make_batch(experiences)
         if batch.discount is not None:
@@ -247,7 +251,7 @@ class RainbowDQN(RLAlgorithm):
         return np.where(draws[0] < epsilon, random, masked_argmax(values, mask))
 
     def get_action(
-        self, obs: Any, action_mask: np.ndarray | None = None, training: bool | None = None, *, epsilon: float = 0.0
+        self, obs: Tree, action_mask: np.ndarray | None = None, training: bool | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
         """Select actions [E] int64, [1] for one observation.
 
@@ -271,5 +275,5 @@ class RainbowDQN(RLAlgorithm):
         draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
         return self.environment_action(self.explore(outputs, draws, epsilon, mask))
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _greedy(self, obs: Tree, mask: Mask = None) -> np.ndarray:
         return self.get_action(obs, mask, training=False)

@@ -14,6 +14,7 @@ from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, Sto
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import SoftActorCriticRecipe
@@ -79,7 +80,7 @@ class SAC(StochasticActorCritic):
         critic_networks: Sequence[EvolvableModule] | None = None,
         share_encoders: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,

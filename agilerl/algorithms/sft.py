@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import torch
 from agilerl.algorithms.base.declared import EXAMPLES, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.algorithms.base import LLMAlgorithm
@@ -41,7 +42,7 @@ class SFT(LLMAlgorithm):
         self,
         actor_network: Any = None,
         model_name: Annotated[str | Path | None, hp(values=ModelName)] = None,
-        tokenizer: Any = None,
+        tokenizer: foreign.Tokenizer | None = None,
         lora_config: Annotated[Any, hp(values=AdapterSettings)] = None,
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
@@ -55,14 +56,14 @@ class SFT(LLMAlgorithm):
         pad_token: str | None = None,
         mut: str | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,
         update_epochs: int = 1,
         max_model_len: int | None = None,
         use_vllm: bool = False,
-        vllm_config: Any = None,
+        vllm_config: object = None,
         gradient_checkpointing: bool = False,
         use_liger_loss: bool = False,
         micro_batch_size_per_gpu: int | None = None,
@@ -112,7 +113,7 @@ class SFT(LLMAlgorithm):
         engine.step("optimizer", self.max_norm(total), batch.live)
         return UpdateResult(total, total)
 
-    def learn(self, experiences: Any) -> float:
+    def learn(self, experiences: Mapping[str, Any] | Sequence[Any]) -> float:
         """Perform all optimiser steps on the examples of `SFTGym`; returns the mean loss."""
         engine = SequentialAdapters(self)
         texts = example_texts([examples_of(experiences)], self.base)

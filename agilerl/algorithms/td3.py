@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -10,20 +9,17 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, DeterministicActorCritic
-from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
+from agilerl.algorithms.base.actor_critic import ActorCritic, DeterministicActorCritic, register_actor_critic
+from agilerl.algorithms.base.building import build, twin_critics
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.core.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import ActorCriticRecipe
-from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_action, twin_target, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.q_networks import ContinuousQNetwork
 
 
-class TD3(DeterministicActorCritic):
+class TD3(DeterministicActorCritic, ActorCritic):
     """DDPG with twin critics, delayed policy updates and smoothed target actions.
 
     Args:
@@ -36,6 +32,7 @@ class TD3(DeterministicActorCritic):
     """
 
     shares_in_populations = True
+    action_spaces = ("Box",)
 
     def __init__(
         self,
@@ -72,56 +69,8 @@ class TD3(DeterministicActorCritic):
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         check_bounded(self.action_space, "TD3")
-        self.batch_size, self.learn_step, self.policy_freq = batch_size, learn_step, policy_freq
-        self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
-        self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
-        self.share_encoders = share_encoders
-        self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
-        self.mean_noise, self.theta, self.dt = mean_noise, theta, dt
-        self.policy_noise, self.noise_clip = policy_noise, noise_clip
-        self.noise_state = np.zeros((vect_noise_dim, self.action_size))
+        self._take(locals())
         self.actor = build(self, DeterministicActor, actor_network, "actor_network", 0)
         first, second = twin_critics(self, ContinuousQNetwork, critic_networks, ("output_activation",))
         self.critic_1, self.critic_2 = first, second
-        share_encoder(self, *CRITICS)
-        register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
-        register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
-        register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
-
-    def update_hyperparameters(self) -> dict[str, float]:
-        return self._numbers("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")
-
-    def update_options(self) -> tuple[Any, ...]:
-        return (self.policy_freq,)
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Draw standard normal numbers for target policy smoothing, [*shape, A]."""
-        return {"smoothing": rng.standard_normal((*shape, math.prod(self.action_space.shape)))}
-
-    def recipe(self) -> ActorCriticRecipe:
-        low, high = self.raw_bounds
-        return ActorCriticRecipe(
-            "actor", CRITICS, "actor_optimizer", CRITIC_OPTIMIZERS, self.policy_freq, tracks_with_policy=True,
-            smooths=True, low=low, high=high,
-        )  # fmt: skip
-
-    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Algorithm 1 of the paper."""
-        hp, weight = engine.hp, batch.weight
-        with torch.no_grad():
-            raw, noise, sigma = engine.target("actor")(batch.next_obs), batch.noise["smoothing"], hp["policy_noise"]
-            next_action = smoothed_action(raw, noise, sigma, hp["noise_clip"], *self.raw_bounds)
-            first, second = engine.targets(CRITICS)(batch.next_obs, next_action).squeeze(-1)
-            target = twin_target(batch.reward, batch.discounts(hp["gamma"]), first, second)
-        values = engine.networks(CRITICS)(batch.obs, batch.action.to(target.dtype)).squeeze(-1)
-        losses, errors = weighted_squared_error(values, target, weight)
-        engine.minimise(CRITIC_OPTIMIZERS, losses)
-        actor_loss = None
-        if batch.number % self.policy_freq == 0:
-            policy_values = engine.through("critic_1")(batch.obs, engine.network("actor")(batch.obs)).squeeze(-1)
-            actor_loss = deterministic_policy_loss(policy_values, weight)
-            engine.minimise("actor_optimizer", actor_loss)
-            actor_loss = actor_loss.detach()
-            engine.track("actor", hp["tau"])
-            engine.track(CRITICS, hp["tau"])
-        return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
+        register_actor_critic(self, *self.critic_names)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
-from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, DeterministicActorCritic
-from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
+from agilerl.algorithms.base.actor_critic import (
+    CRITICS,
+    ActorCritic,
+    CriticRows,
+    DeterministicActorCritic,
+    register_actor_critic,
+)
+from agilerl.algorithms.base.building import build, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.components.running import RunningMeanStd
+from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
-from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.errors import AlgorithmError
-from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
 from agilerl.losses.offline import cloning_policy_loss
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.paths import resolve
@@ -25,11 +33,14 @@ from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import ContinuousQNetwork
 
+if TYPE_CHECKING:
+    from agilerl.components.uniform import ReplayBuffer
+
 AT_ONCE = 65_536  # rows of a data set per chunk
 EPSILON = 1e-6  # added to the variance: the paper's, which is added to the deviation, squared
 
 
-class TD3BC(DeterministicActorCritic):
+class TD3BC(DeterministicActorCritic, ActorCritic):
     """TD3 with a policy regularised towards the data's actions.
 
     Args:
@@ -44,6 +55,7 @@ class TD3BC(DeterministicActorCritic):
     """
 
     experience = DATASET
+    action_spaces = ("Box",)
 
     def __init__(
         self,
@@ -70,7 +82,7 @@ class TD3BC(DeterministicActorCritic):
         critic_networks: Sequence[EvolvableModule] | None = None,
         share_encoders: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,
@@ -92,43 +104,17 @@ class TD3BC(DeterministicActorCritic):
             network.normalize_observations = True
             for buffer in ("obs_mean", "obs_scale") if saved else ():  # all networks preprocess like a given policy
                 network.get_buffer(buffer).copy_(self.actor.get_buffer(buffer))
-        share_encoder(self, *CRITICS)
-        register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
-        register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
-        register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
+        register_actor_critic(self, *CRITICS)
 
     def update_hyperparameters(self) -> dict[str, float]:
         return self._numbers("lr_actor", "lr_critic", "gamma", "tau", "alpha", "policy_noise", "noise_clip")
 
-    def update_options(self) -> tuple[Any, ...]:
-        return (self.policy_freq,)
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Draw standard normal numbers for target policy smoothing, [*shape, A]."""
-        return {"smoothing": rng.standard_normal((*shape, self.action_size))}
-
-    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Algorithm 1 of TD3 (arXiv:1802.09477) with the policy loss of eq. 5 of the paper."""
-        hp, weight = engine.hp, batch.weight
-        taken = batch.action.to(batch.reward.dtype)
-        with torch.no_grad():
-            raw, noise, sigma = engine.target("actor")(batch.next_obs), batch.noise["smoothing"], hp["policy_noise"]
-            next_action = smoothed_action(raw, noise, sigma, hp["noise_clip"], *self.raw_bounds)
-            first, second = engine.targets(CRITICS)(batch.next_obs, next_action).squeeze(-1)
-            target = twin_target(batch.reward, batch.discounts(hp["gamma"]), first, second)
-        values = engine.networks(CRITICS)(batch.obs, taken).squeeze(-1)
-        losses, errors = weighted_squared_error(values, target, weight)
-        engine.minimise(CRITIC_OPTIMIZERS, losses)
-        actor_loss = None
-        if batch.number % self.policy_freq == 0:
-            action = engine.network("actor")(batch.obs)
-            policy_values = engine.through("critic_1")(batch.obs, action).squeeze(-1)
-            actor_loss = cloning_policy_loss(policy_values, action, taken, hp["alpha"], weight, engine.ranks.mean)
-            engine.minimise("actor_optimizer", actor_loss)
-            actor_loss = actor_loss.detach()
-            engine.track("actor", hp["tau"])
-            engine.track(CRITICS, hp["tau"])
-        return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
+    def policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, taken: Tensor, rows: CriticRows) -> Tensor:
+        """Return the loss of eq. 5 of the paper, [1, ...]."""
+        action = engine.network("actor")(batch.obs)
+        values = engine.through("critic_1")(batch.obs, action).squeeze(-1)
+        alpha, mean = engine.hp["alpha"], engine.ranks.mean
+        return cloning_policy_loss(values, action, taken, alpha, batch.weight, mean).unsqueeze(0)
 
     def _reading(self, name: str) -> EvolvableNetwork:
         """Return a network that reads observations. AlgorithmError for user-defined modules."""
@@ -140,16 +126,14 @@ class TD3BC(DeterministicActorCritic):
             )
         return network
 
-    def see_data(self, memory: Any) -> None:
+    def see_data(self, memory: ReplayBuffer) -> None:
         """Compute mean and standard deviation of the observations in `memory`, if `normalize_observations`."""
         if not self.normalize_observations:
             return
         statistics = RunningMeanStd()
         for start in range(0, len(memory), AT_ONCE):
             rows = memory.sample_from_indices(np.arange(start, min(start + AT_ONCE, len(memory))))
-            with torch.no_grad():
-                seen = self.policy_network().encoder_input(rows["obs"])
-            statistics.update(seen.flatten(0, -2).double().cpu().numpy())
+            statistics.update(ObservationStatistics.rows(self.policy_network(), rows["obs"]))
         for name in self.registry.all_registered():
             self._reading(name).set_observation_statistics(statistics.mean, statistics.var, EPSILON)
 

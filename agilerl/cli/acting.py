@@ -43,9 +43,7 @@ def evaluate(
             )
         evaluation = loaded.best.evaluate(split)
     elif split is not None:
-        raise ConfigError(
-            f"--split is of language policies; {loaded.manifest.algorithm.name} plays episodes. fix: --episodes."
-        )
+        raise ConfigError(f"--split is of language policies, not {loaded.manifest.algorithm.name}. fix: --episodes.")
     else:
         evaluation = loaded.best.evaluate(episodes=episodes, **seeded, **limited)
     if (unfinished := unfinished_line(run)) is not None:

@@ -230,7 +230,7 @@ def _absent(path: Path, root: Path, visited: set[Path]) -> set[str]:
     return missing
 
 
-def _obstacles(entry_point: Any, is_older: bool) -> list[str]:
+def _obstacles(entry_point: object, is_older: bool) -> list[str]:
     """Why an environment cannot be made here, or a note that a newer version exists."""
     if not isinstance(entry_point, str):  # Gymnasium keeps retired ids with a function that raises
         is_retired = foreign.module_of(entry_point).startswith("gymnasium.")

@@ -81,7 +81,7 @@ def steps_option(text: str, *names: str) -> Any:
     return whole_option(text, *names, example="100000")
 
 
-def requested(name: str, kind: Any, option: Option) -> Any:
+def requested(name: str, kind: object, option: Option) -> Any:
     """Return the annotation of a parameter for a field of a request.
 
     Args:

@@ -24,6 +24,7 @@ from agilerl.algorithms import (
 from agilerl.algorithms.teams.actions import TeamActions
 from agilerl.api import train
 from agilerl.cli.doctor import BROKEN, NOTE, OK, Finding
+from agilerl.core import foreign
 from agilerl.core.env_ids import IN_PYTHON, is_language_id, is_team_id, resolve_env_id
 from agilerl.core.spaces import check_supported, short_form
 from agilerl.envs.lanes import failure_of_make, mask_method
@@ -95,12 +96,12 @@ def _limit(limit: int | None, ends: bool) -> Finding:
     return Finding("time limit", OK, f"{limit} steps an episode")
 
 
-def _stepped(env: Any, steps: int) -> Finding:
+def _stepped(env: foreign.Env, steps: int) -> Finding:
     """Step with random actions; legal ones if it has a mask in its info, observations or `action_masks()`."""
     space, by_method = env.action_space, mask_method(env)
     reader, is_seen = ActionMasks(space), holds_mask(env.observation_space, space)
 
-    def legal(obs: Any, info: Any) -> Any:
+    def legal(obs: Any, info: object) -> Any:
         if isinstance(info, dict) and MASK in info:
             mask = info[MASK]
         elif by_method is not None:

@@ -37,9 +37,7 @@ def make_data(
 
     is_trained_here = policy in POLICIES and policy != UNTRAINED
     if (algo or settings) and not is_trained_here:
-        raise ConfigError(
-            f"--algo and --set are of the training of medium and expert; {policy} needs none. fix: leave them out."
-        )
+        raise ConfigError(f"--algo and --set train medium and expert; {policy} needs none. fix: leave them out.")
     maker = Maker(env_id, algo, seed, settings, partial(typer.echo, err=as_json))
     if policy in POLICIES:
         maker.make(policy, rows, out, noise=noise, about={"command": command})

@@ -182,10 +182,7 @@ def check_alone(context: typer.Context, option: str) -> None:
     for name in context.params:
         if name not in WITH_REPLAY and is_typed(context, name):
             other = flags.get(name, "ENV_ID")
-            raise ConfigError(
-                f"--{option} repeats a run as it was recorded, and {other} would make another one. "
-                f"fix: leave {other} out."
-            )
+            raise ConfigError(f"--{option} repeats a run as recorded, without {other}. fix: leave {other} out.")
 
 
 @app.command(

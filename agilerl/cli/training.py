@@ -341,7 +341,7 @@ def check_sets(
     check_agreement(arguments, read_sets(sets or ()))
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

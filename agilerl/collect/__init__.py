@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.base.declared import Experience
 
 # `Experience.name` that an algorithm declares -> (module, class).
 COLLECTORS = {
@@ -21,7 +24,7 @@ COLLECTORS = {
 AGAINST = {("team_rollouts", "self"): ("agilerl.collect.teams.self_play", "SelfPlayCollector")}
 
 
-def collector_for(experience: Any, opponents: str | None = None) -> Any:
+def collector_for(experience: Experience, opponents: str | None = None) -> Any:
     """Return the collector class that collects the declared experience (`algorithms.declared.Experience`).
 
     opponents: see `options.LoopOptions`.

@@ -110,22 +110,24 @@ class Acting:
         rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else _by_member(obs, shape)
         mask = self._masks.of(info, self.lanes.num_lanes) if info else None
         legal = None if mask is None else mask.reshape(*shape, -1)
-        if self.replay.memory.counter * self.ranks.size < self.options.random_steps:
+        if self.replay.counter * self.ranks.size < self.options.random_steps:
             action = self._random(legal)
         else:
             action = self._explored(rows, draws, legal)
         action = watch.actions(action)
+        if not watch.any_sound:
+            return None
         if is_vector_step:
             self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
         self._acted = flat, mask
         return self._lead.environment_action(flat)
 
-    def _explored(self, rows: Any, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
+    def _explored(self, rows: trees.Tree, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
         """Return exploring actions in storage format [N, E, ...] for observations [N, E, ...]."""
         return self.learner.explore(rows, draws, self.epsilon, legal)
 
-    def _stored(self, obs: Any, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
+    def _stored(self, obs: trees.Tree, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
         """Return what replay stores of a vector step [L, ...]; of waiting agents of a team their last action."""
         if batch.team is None:
             return obs, action, batch
@@ -207,7 +209,7 @@ class Acting:
         return noise
 
 
-def _by_member(obs: Any, shape: tuple[int, int]) -> Any:
+def _by_member(obs: trees.Tree, shape: tuple[int, int]) -> Any:
     """Reshape leaves [N·E, ...] to [N, E, ...]; faster than `tree.reshape` for the dict of dicts of a team."""
     if type(obs) is not dict:
         return trees.reshape(obs, *shape)

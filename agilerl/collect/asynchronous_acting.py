@@ -155,7 +155,7 @@ class Row:
         )
 
     def begin(
-        self, lanes: np.ndarray, obs: Any, mask: np.ndarray | None, acted: list[Any], of_groups: list[np.ndarray]
+        self, lanes: np.ndarray, obs: trees.Tree, mask: np.ndarray | None, acted: list[Any], of_groups: list[np.ndarray]
     ) -> None:
         """Write what the lanes [L] bool do in this step; `of_groups`: the rows of each group among them."""
         trees.put(self.obs, lanes, trees.take(obs, lanes))

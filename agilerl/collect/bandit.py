@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,17 @@ import torch
 from gymnasium import spaces
 
 from agilerl.collect.acting import Acting
-from agilerl.collect.collector import Running, Shard, Steps
+from agilerl.collect.collector import Running
+from agilerl.collect.custom.member import CustomLearner
 from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.collect.updates import Updates
+from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.spaces import nested, short_form
+from agilerl.engine.choose import Choice
 from agilerl.envs.bandit import is_bandit, rounds_of
 from agilerl.envs.lanes import name_of
-from agilerl.envs.step import Lanes, StepBatch
+from agilerl.envs.step import StepBatch
 from agilerl.errors import AlgorithmError
 
 MAX_SCALED_ROWS = 1_024  # newest rows of replay, by which inputs are scaled
@@ -50,7 +54,7 @@ class BanditActing(Acting):
                 agent.rescale(contexts, agent.rounds + new_rounds, self.ranks)
             self._rebuild_designs()
 
-    def _explored(self, rows: Any, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
+    def _explored(self, rows: trees.Tree, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
         chosen = np.empty((len(self.agents), self.num_envs), dtype=np.int64)
         for number, group in enumerate(self.learner.groups):
             members, agents = group.members, list[Any](group.agents)
@@ -64,7 +68,7 @@ class BanditActing(Acting):
                 agent.sigma_inv = member_inverse.clone()
         return chosen
 
-    def _stored(self, obs: Any, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
+    def _stored(self, obs: trees.Tree, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
         """Return the contexts of the chosen arms; a round has no next observation, and a zero takes its place."""
         missed = np.where(batch.mask, 1 - batch.reward, 0.0)
         self._regret += missed.reshape(len(self.agents), -1).sum(1)
@@ -94,12 +98,14 @@ class BanditCollector(OffPolicyCollector):
     acting = BanditActing
     updating = BanditUpdates
 
-    def __init__(self, env: Any, memory: Any, options: Any, n_step_memory: Any = None, eval_env: Any = None) -> None:
+    def __init__(
+        self, env: foreign.Env, memory: Any, options: Any, n_step_memory: Any = None, eval_env: object = None
+    ) -> None:
         env, eval_env = (rounds_of(each) if is_bandit(each) else each for each in (env, eval_env))
         super().__init__(env, memory, options, n_step_memory, eval_env)
 
     @staticmethod
-    def spaces(env: Any) -> tuple[Any, Any]:
+    def spaces(env: foreign.Env) -> tuple[Any, Any]:
         """See `LaneCollector.spaces`.
 
         Raises:
@@ -115,8 +121,11 @@ class BanditCollector(OffPolicyCollector):
             )
         return space, actions
 
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        raise AlgorithmError(
-            f"{type(shard.agents[0]).__name__} brings its own learn() or get_action(), which this collector does not "
-            "call. fix: override update(engine, batch) or arm_scores(mean, width, draws)."
-        )
+    def _choose(self, population: Sequence[Any]) -> Choice:
+        choice = super()._choose(population)
+        if choice.name == CustomLearner.name:
+            raise AlgorithmError(
+                f"{choice.reason}, which this collector does not call. fix: override update(engine, batch) or "
+                "arm_scores(mean, width, draws)."
+            )
+        return choice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -14,10 +14,13 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.core import foreign
 from agilerl.core.rng import Purpose, seeds, stream
+from agilerl.core.tree import Tree
 from agilerl.envs.protocol import Lanes
-from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
+
+if TYPE_CHECKING:
+    from agilerl.collect.teams.idle_agents import IdleAgents
 
 CARRIED_NOTE = (
     "carry_envs: episodes continue across generations. A resumed run restarts them, so it equals an uninterrupted run "
@@ -61,10 +64,10 @@ class Running:
 
     def going_on(
         self,
-        obs: Any,
+        obs: Tree,
         info: dict[str, Any],
         hidden: Mapping[int, tuple[int, dict[str, Tensor]]] | None = None,
-        waiting: Any = None,
+        waiting: IdleAgents | None = None,
     ) -> Running:
         """Return the state at the end of a generation; scores of finished episodes are dropped."""
         tracker = EpisodeTracker(self.tracker.num_lanes)
@@ -172,7 +175,7 @@ class Shared:
     Attributes:
         epsilon: exploration rate of the next vector step; None for an algorithm without one.
         rewards: statistics of `RewardScale` for members that have none yet; None without reward scaling.
-        statistics: `RunningMeanStd.state()` of observations; None if not used.
+        statistics: `ObservationStatistics`; None if not used.
         running: episodes that continue across the end of a generation; None starts new ones.
         memories: replay buffers by name. The only mutable part: a generation writes to them.
     """
@@ -245,16 +248,6 @@ def cut(members: int, shards: int) -> list[list[int]]:
     With fewer members than shards, as after a race has stopped some, there is one shard for each member.
     """
     return [part.tolist() for part in np.array_split(np.arange(members), min(shards, members))]
-
-
-def check_shards(shards: int, members: int) -> None:
-    """Raise ConfigError unless this many shards can be cut from the population."""
-    if shards > members:
-        raise ConfigError(
-            f"training.shards={shards} is more than the population's {members} "
-            f"{'member' if members == 1 else 'members'}, and a shard has one at least. fix: shards={members}, or "
-            f"population={shards} (training.pop_size)."
-        )
 
 
 @dataclass(frozen=True)

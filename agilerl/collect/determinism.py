@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector.utils import batch_space
@@ -17,6 +17,9 @@ from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.protocol import Lanes
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 VECTOR_STEPS = 100
 LARGEST_SHARE = 0.01  # maximum share of the run's environment steps, for both copies
@@ -102,7 +105,7 @@ def _equal_masks(one: dict[str, Any], other: dict[str, Any]) -> bool:
 class _Actions:
     """Uniformly random legal actions for all lanes, from `agent.random_action` or else from the action space."""
 
-    def __init__(self, agent: Any, lanes: Lanes, seed: int) -> None:
+    def __init__(self, agent: EvolvableAlgorithm, lanes: Lanes, seed: int) -> None:
         self.agent, self.count = agent, lanes.num_lanes
         self.masks = ActionMasks(lanes.single_action_space, lanes.backend)
         self.rng = stream(seed, Purpose.DETERMINISM)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.collect.collector import Tally
 from agilerl.core import foreign
 
@@ -22,13 +23,11 @@ if TYPE_CHECKING:
 CHECK_INTERVAL = 16  # vector steps, on an accelerator
 
 
-def is_finite(agent: Any) -> bool:
+def is_finite(agent: foreign.Agent) -> bool:
     """Whether all weights of an agent are finite; True for agents without accessible networks."""
-    networks = foreign.method(agent, "evaluation_networks")
-    if networks is None:
-        return True
+    networks = adapted(agent).evaluation_networks().values()
     with torch.no_grad():
-        sums = [p.sum() for network in networks().values() for p in network.parameters() if p.is_floating_point()]
+        sums = [p.sum() for n in networks for p in n.parameters() if p.is_floating_point()]
         return not sums or bool(torch.stack(sums).isfinite().all())
 
 

@@ -274,7 +274,7 @@ class Evaluator(FitnessEvaluator):
         with self.adopts(agents) as learner:
             return self._run(learner, Episodes.of(drawn))
 
-    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
+    def confirm(self, agent: foreign.Agent, number: int, episodes: int | None = None) -> MeanReturn | None:
         if not self.confirms:
             return None
         before = self.episodes

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agilerl.core import foreign
 from agilerl.envs.protocol import Lanes
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
 
@@ -19,7 +20,7 @@ class Divider(Protocol):
     """Divides an evaluation among processes; `here` does a part of it in this one."""
 
     def play(
-        self, learner: Any, episodes: Episodes, here: Callable[[Episodes], EvaluationResult]
+        self, learner: object, episodes: Episodes, here: Callable[[Episodes], EvaluationResult]
     ) -> EvaluationResult: ...
 
     def judge(self, agents: Sequence[Any], here: Callable[[Sequence[Any]], list[float]]) -> list[float]: ...
@@ -98,7 +99,7 @@ class FitnessEvaluator(ABC):
         """Return the fitness of `evaluate` over `episodes` additional episodes; None if unsupported (default)."""
         return None
 
-    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
+    def confirm(self, agent: foreign.Agent, number: int, episodes: int | None = None) -> MeanReturn | None:
         """Return over held-out episodes; None if disabled or unsupported (default).
 
         `episodes`: how many; None: until it is clear whether the target is reached (`rollouts.confirmation`).

@@ -19,10 +19,11 @@ from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.collect.fitness import FitnessEvaluator, PopulationEvaluation
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.options import LoopOptions
 from agilerl.core.rng import Purpose, seeds, stream
-from agilerl.core.tree import map_leaves
+from agilerl.core.tree import Tree, map_leaves
 from agilerl.data.dataset import Dataset
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
@@ -83,7 +84,7 @@ def _part(data: Dataset, rows: np.ndarray) -> Dataset:
     return replace(data, obs=obs, next_obs=later, **fields)
 
 
-def unjudged(agent: Any) -> AlgorithmError:
+def unjudged(agent: foreign.Agent) -> AlgorithmError:
     """Error for an agent whose policy cannot be evaluated from single observations by the engine."""
     adapted_agent = adapted(agent)
     reason = (
@@ -180,7 +181,7 @@ class FittedQ(RLAlgorithm):
         with torch.no_grad():
             return self._value(engine.target("critic"), rows["obs"], rows["action"])
 
-    def _value(self, network: Network, obs: Any, action: Tensor) -> Tensor:
+    def _value(self, network: Network, obs: Tree, action: Tensor) -> Tensor:
         if isinstance(self.action_space, gym.spaces.Box):
             return network(obs, action).squeeze(-1)
         return take(network(obs), action)
@@ -338,7 +339,7 @@ def _as_input(action: Tensor, like: Tensor) -> Tensor:
     return action.to(like.device, like.dtype if action.is_floating_point() else torch.int64)
 
 
-def _for_all(tree: Any, k: int, members: int) -> Any:
+def _for_all(tree: Tree, k: int, members: int) -> Any:
     """Expand entry `k` of a tree [K, ...] to every member [N, ...], as views."""
     return map_leaves(lambda x: x[k].unsqueeze(0).expand(members, *x.shape[1:]), tree)
 

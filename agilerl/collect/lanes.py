@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.algorithms.base.adapted import adapted
@@ -22,16 +22,15 @@ from agilerl.collect.collector import (
     Shared,
     Steps,
     Tally,
-    check_shards,
     cut,
 )
 from agilerl.collect.custom.calls import check_calls
-from agilerl.collect.custom.learn import CustomLearn, reason_to_run_alone, warn_of_uncalled
+from agilerl.collect.custom.member import CustomLearner, reason_to_run_alone, warn_of_uncalled
 from agilerl.collect.evaluator import Evaluator, innermost, lanes_for
 from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.collect.rewards import refuse_scaling
 from agilerl.core import foreign
-from agilerl.core.compatibility import OF_RUNS, enforce
+from agilerl.core.compatibility import OF_RUNS, RUN_DEFAULTS, enforce
 from agilerl.core.env_ids import is_team_id
 from agilerl.core.options import LoopOptions
 from agilerl.core.spaces import without_texts
@@ -46,8 +45,12 @@ from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.readable import readable
 from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.step import Lanes, as_lanes
+from agilerl.envs.team import Team
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError
+
+if TYPE_CHECKING:
+    from agilerl.envs.argument import Factory
 
 Options = TypeVar("Options", bound=LoopOptions)
 
@@ -61,7 +64,7 @@ def several_agents(name: str) -> str:
 
 
 class LaneCollector(Collector, Generic[Options]):
-    """A `Collector` whose members act in lanes; subclasses implement `run` and `run_custom`.
+    """A `Collector` whose members act in lanes; subclasses implement `run`.
 
     Environments built by `make_vect_envs` are replicated, so that all members act in lockstep. Any other environment is
     shared, and members train one after another.
@@ -88,8 +91,9 @@ class LaneCollector(Collector, Generic[Options]):
     _apart = ""  # reason why one member trains at a time
     carries = True  # whether episodes can continue across generations
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
+    team: Team | None = None  # of the environment, for teams
 
-    def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
+    def __init__(self, env: Any, options: Options, shared: Shared, eval_env: foreign.Env | None = None) -> None:
         self.env, self.options, self.shared = env, options, [shared]
         self.probed = env
         self.eval_env = env if eval_env is None else eval_env
@@ -107,14 +111,14 @@ class LaneCollector(Collector, Generic[Options]):
     # -- environments ------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
+    def make_envs(name: str | None, num_envs: int = 1, *, make_env: Factory | None = None, **options: Any) -> Any:
         """Create a vector environment from an id or a factory; see `make_vect_envs`."""
         if make_env is None and name is not None and is_team_id(name):
             raise AlgorithmError(several_agents(name))
         return make_vect_envs(None if make_env is not None else name, num_envs, make_env=make_env, **options)
 
     @staticmethod
-    def spaces(env: Any) -> tuple[Any, Any]:
+    def spaces(env: foreign.Env) -> tuple[Any, Any]:
         """Return (observation space, action space) of one environment, without the mask part of observations."""
         if foreign.possible_agents(env) is not None:
             raise AlgorithmError(several_agents(name_of(env)))
@@ -127,11 +131,7 @@ class LaneCollector(Collector, Generic[Options]):
     # -- implemented by each collector ---------------------------------------------------------------------------------
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        """Run one generation of members whose tensors are held by `learner`."""
-        raise NotImplementedError
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        """Run one generation of one agent with a custom `learn` or `get_action`."""
+        """Run one generation of members whose tensors are held by `learner`, or of one `CustomMember`."""
         raise NotImplementedError
 
     # -- fitted to a population --------------------------------------------------------------------------------------
@@ -143,9 +143,8 @@ class LaneCollector(Collector, Generic[Options]):
         self.run_seed, self.shards = run_seed, shards
         self.shared = self.shared[:1] * shards
         self._choice = self._choose(population)
-        check_shards(shards, len(population))
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
-        self._tests = own_tests or self.learner == CustomLearn.name
+        self._tests = own_tests or self.learner == CustomLearner.name
         for agent in population:
             warn_of_uncalled(agent, self.learner)
             check_calls(agent, "update", "greedy", "explore", "get_action", *(("test",) if self._tests else ()))
@@ -156,7 +155,7 @@ class LaneCollector(Collector, Generic[Options]):
                 self.notes.append(f"{option} is ignored: {reason}")
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
-        enforce(OF_RUNS, self.facts_of_run(population[0]), {"carry_envs": False, "shards": 1, "ranks": 1})
+        enforce(OF_RUNS, {**self.facts_of_run(population[0]), "pop_size": len(population)}, RUN_DEFAULTS)
         if not self.is_repeatable:
             self.notes.append(ASYNCHRONOUS_NOTE)
         self.lanes = self._make_lanes(len(cut(len(population), shards)[0]))
@@ -185,10 +184,10 @@ class LaneCollector(Collector, Generic[Options]):
         shared: dict[str, Any] = {"sum_scores": self.sum_scores, "ranks": self.ranks, "uses_test": self._tests}
         return self.evaluating(self.eval_env, self.options, self.run_seed, check, **shared)
 
-    def facts_of_run(self, lead: Any) -> dict[str, Any]:
+    def facts_of_run(self, lead: foreign.Agent) -> dict[str, Any]:
         """Facts of `core.compatibility.OF_RUNS`; lead: the first agent."""
         envs, memories = (self.env, self.eval_env), self.memories()
-        alone = self._choice.reason if self.learner == CustomLearn.name else ""
+        alone = self._choice.reason if self.learner == CustomLearner.name else ""
         others = (
             type(memory).__name__ for memory in memories.values()
             if not foreign.has_methods(memory, "savepoint", "rollback", "written", "write_rows")
@@ -217,14 +216,14 @@ class LaneCollector(Collector, Generic[Options]):
 
     def _choose(self, population: Sequence[Any]) -> Choice:
         if self.alone:
-            return Choice(CustomLearn.name, self.alone)
+            return Choice(CustomLearner.name, self.alone)
         for agent in population:
             if (reason := reason_to_run_alone(agent, self.acts)) is not None:
                 if self.options.learner == "fused":
                     raise ConfigError(
                         f"learner='fused' is not possible: agent {agent.index} {reason}. fix: learner='auto'."
                     )
-                return Choice(CustomLearn.name, f"agent {agent.index} {reason}")
+                return Choice(CustomLearner.name, f"agent {agent.index} {reason}")
         return choose(population, self.options.learner)
 
     @property
@@ -233,7 +232,7 @@ class LaneCollector(Collector, Generic[Options]):
 
     def _choose_lockstep(self) -> bool:
         self._apart = "" if self._is_replicable else "only environments of make_vect_envs can be replicated"
-        if self.learner == CustomLearn.name:
+        if self.learner == CustomLearner.name:
             self._apart = self._choice.reason
         if not self.options.lockstep:
             self._apart = "lockstep=False"
@@ -274,7 +273,7 @@ class LaneCollector(Collector, Generic[Options]):
             self.lanes.close()
             self.lanes = self._make_lanes(members)
             self.shared = [replace(shared, running=None) for shared in self.shared]
-        if self.learner == CustomLearn.name:
+        if self.learner == CustomLearner.name:
             return None
         before, self._choice = self._choice, choose(population, self.options.learner)
         if self._choice.name == before.name:
@@ -284,12 +283,10 @@ class LaneCollector(Collector, Generic[Options]):
     @contextlib.contextmanager
     def adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
         """Yield a learner that holds the agents' tensors in rows; they are released on exit, also on failure."""
-        is_custom = self.learner == CustomLearn.name
-        learner: Any = (
-            CustomLearn(agents)
-            if is_custom
-            else Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
-        )
+        if self.learner == CustomLearner.name:
+            learner: Learner = CustomLearner(agents, self.team)
+        else:
+            learner = Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
         try:
             yield learner
         finally:
@@ -366,21 +363,19 @@ class LaneCollector(Collector, Generic[Options]):
         for group in [places] if self.lockstep else [[place] for place in places]:
             members = [agents[place] for place in group]
             shared = replace(self.shared[shard], epsilon=epsilon, statistics=self.statistics(members))
-            part = Shard(
-                members, [slots[place] for place in group], seed, plan.number, plan.begun, plan.length, shared,
-                self.ranks,
-            )  # fmt: skip
             lanes = self._lanes_of(len(members))
             with self.adopted(members) as learner:
-                if learner.name == CustomLearn.name:
-                    if shared.rewards is not None:
-                        refuse_scaling(members[0])
-                    result = yield from self.run_custom(part, lanes)
-                else:
-                    start, before = time.perf_counter(), self.seconds.learning
-                    result = yield from self.run(part, lanes, learner)
-                    learning = self.seconds.learning - before
-                    self.seconds.collecting += time.perf_counter() - start - learning
+                is_custom = isinstance(learner, CustomLearner)
+                if is_custom and shared.rewards is not None:
+                    refuse_scaling(members[0])
+                part = Shard(
+                    learner.members if is_custom else members, [slots[place] for place in group], seed, plan.number,
+                    plan.begun, plan.length, shared, self.ranks,
+                )  # fmt: skip
+                start, before = time.perf_counter(), self.seconds.learning
+                result = yield from self.run(part, lanes, learner)
+                learning = self.seconds.learning - before
+                self.seconds.collecting += time.perf_counter() - start - learning
             self.shared[shard], tallies = result.shared, {**tallies, **result.tallies}
         return [tallies[slot] for slot in slots]
 

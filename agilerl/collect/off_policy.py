@@ -15,13 +15,15 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.collect.acting import Acting
 from agilerl.collect.asynchronous_acting import AsynchronousActing
 from agilerl.collect.collector import Shard, ShardResult, Shared, Steps, Tally, cut
-from agilerl.collect.custom.learn import CustomLearn, CustomTransitions
+from agilerl.collect.custom.member import CustomLearner
+from agilerl.collect.custom.transitions import CustomActing, CustomUpdates
 from agilerl.collect.divergence import Watch, check_interval
 from agilerl.collect.lanes import LaneCollector
 from agilerl.collect.replay import SharedReplay
 from agilerl.collect.rewards import NEW, RewardScale
 from agilerl.collect.updates import Schedule, Updates
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core import foreign
 from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
@@ -43,17 +45,21 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
     waits_for_lanes = ""
     acting: type[Acting] = Acting
     updating: type[Updates] = Updates
+    custom_updating: type[CustomUpdates] = CustomUpdates
 
     def __init__(
-        self, env: Any, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None, eval_env: Any = None
-    ) -> None:
+        self, env: foreign.Env, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None,
+        eval_env: foreign.Env | None = None,
+    ) -> None:  # fmt: skip
         rewards = NEW if options.normalize_rewards else None
         memories = SharedReplay(memory, n_step_memory).named()
         super().__init__(env, options, Shared(options.eps_start, rewards, memories=memories), eval_env)
         self.is_repeatable = not self.is_asynchronous
 
     @classmethod
-    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OffPolicyCollector:
+    def make(
+        cls, env: foreign.Env, options: OffPolicyOptions, replay: Callable[[], Any], eval_env: foreign.Env | None = None
+    ) -> OffPolicyCollector:
         """Create the collector with a memory from `replay`."""
         return cls(env, replay(), options, eval_env=eval_env)
 
@@ -65,7 +71,7 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
         for shard in range(1, shards if self.has_own_memories else 1):
             memories = {name: copy.deepcopy(memory) for name, memory in self.shared[0].memories.items()}
             self.shared[shard] = replace(self.shared[shard], memories=memories)
-        for memory in self.memories().values() if self.learner == CustomLearn.name else ():
+        for memory in self.memories().values() if self.learner == CustomLearner.name else ():
             if isinstance(memory, ReplayBuffer):  # custom agents learn from `sample`, which has its own generator
                 memory.follow_seed(run_seed)
 
@@ -87,7 +93,7 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
     def _stored_when_due(self, population: Sequence[Any], interval: int) -> int:
         """Return the number of transitions added when the last update of this run is due; 0 if no step is left."""
         at_once, memory = self.env_steps_at_once, self.shared[0].memories["memory"]
-        before = int(memory.counter if hasattr(memory, "counter") else len(memory)) * self.ranks.size
+        before = SharedReplay(memory).counter * self.ranks.size
         of_shard = len(cut(len(population), self.shards)[0])  # others' rows arrive after a generation
         members = of_shard if self.has_own_memories else len(population)
         first = env_steps = min(int(agent.steps[-1]) for agent in population)
@@ -105,13 +111,15 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
         num_envs, replay = lanes.num_lanes // len(shard.agents), SharedReplay(**shard.shared.memories)
         for agent in shard.agents:
             agent.set_training_mode(True)
-        interval = check_interval(learner.groups[0].device)
+        is_custom = learner.name == CustomLearner.name
+        interval = 1 if is_custom else check_interval(learner.groups[0].device)
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs, interval)
         rewards = RewardScale.of(shard, num_envs)
-        kind = AsynchronousActing if self.is_asynchronous else self.acting
+        kind = AsynchronousActing if self.is_asynchronous else CustomActing if is_custom else self.acting
         acting = kind(shard, lanes, replay, self.options, watch, rewards)
         are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)
-        updates = self.updating(shard, replay, self.options, watch, rewards, are_choices)
+        updating = self.custom_updating if is_custom else self.updating
+        updates = updating(shard, replay, self.options, watch, rewards, are_choices)
         if isinstance(acting, AsynchronousActing):
             steps = self._lane_by_lane(acting, updates)
         else:
@@ -164,6 +172,3 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
             if is_going_on:
                 acting.finish()
                 yield acting.transitions
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        return CustomTransitions(shard, lanes, self.options).run()

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.collect.collector import Shard, ShardResult, Shared, Steps, Tally
-from agilerl.collect.custom.calls import reported_loss
-from agilerl.collect.divergence import Watch, check_interval, is_finite
+from agilerl.collect.custom.member import CustomLearner
+from agilerl.collect.custom.transitions import CustomOfflineUpdates
+from agilerl.collect.divergence import Watch, check_interval
 from agilerl.collect.fitness import FitnessEvaluator
 from agilerl.collect.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.collect.lanes import LaneCollector
@@ -26,7 +28,6 @@ from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.options import LoopOptions, OfflineOptions
-from agilerl.core.rng import Purpose
 from agilerl.core.spaces import mask_width
 from agilerl.data.dataset import Dataset, read_dataset
 from agilerl.engine.learner import Learner
@@ -53,8 +54,9 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
     steps_add_up = False  # one update counts once, however many ranks share its rows
 
     def __init__(
-        self, env: Any, memory: Any, options: OfflineOptions, dataset: Dataset | None = None, eval_env: Any = None
-    ) -> None:
+        self, env: foreign.Env, memory: Any, options: OfflineOptions, dataset: Dataset | None = None,
+        eval_env: foreign.Env | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(env, options, Shared(), eval_env)
         self.num_envs = 1  # one step is one update
         self.probed = None if self._is_fitted else env
@@ -63,7 +65,9 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
         self._loaded: Mapping[str, Any] = {} if dataset is None else dataset.source
 
     @classmethod
-    def make(cls, env: Any, options: LoopOptions, replay: Callable[[], Any], eval_env: Any = None) -> OfflineCollector:
+    def make(
+        cls, env: foreign.Env, options: LoopOptions, replay: Callable[[], Any], eval_env: foreign.Env | None = None
+    ) -> OfflineCollector:
         """Create the collector with the data set named in the options and a memory from `replay`."""
         if options.dataset is None:
             raise ConfigError("the algorithm learns from a data set, and none is named. fix: dataset='data.h5'.")
@@ -135,12 +139,13 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
         for agent in shard.agents:
             agent.set_training_mode(True)
         together = max(k for k in range(1, MAX_UPDATES_AT_ONCE + 1) if shard.vector_steps % k == 0)
-        watch = Watch(learner, [Tally() for _ in shard.agents], 1, check_interval(learner.groups[0].device))
-        updates = Updates(
-            shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=together
-        )
-        for plan in updates.plans:
-            plan.schedule = Schedule(1, together)
+        is_custom = learner.name == CustomLearner.name
+        interval = 1 if is_custom else check_interval(learner.groups[0].device)
+        watch = Watch(learner, [Tally() for _ in shard.agents], 1, interval)
+        updates = (CustomOfflineUpdates if is_custom else Updates)(
+            shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=together,
+            schedule=Schedule(1, together),
+        )  # fmt: skip
         for index in range(shard.vector_steps // together):
             watch.weights()
             if not watch.any_sound:
@@ -151,22 +156,6 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
             yield together * len(shard.agents)
         updates.end()
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shard.shared)
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        """Run one generation of one agent with a custom `learn`, called with the output of `sample`."""
-        (agent,), (slot,), tally = shard.agents, shard.slots, Tally()
-        (rng,) = shard.streams(Purpose.REPLAY)
-        if foreign.has_methods(agent, "set_training_mode"):
-            agent.set_training_mode(True)
-        for _ in range(shard.vector_steps):
-            rows = self.memory.sample_indices(rng, int(agent.batch_size))
-            tally.loss_sum += reported_loss(agent.learn(self.memory.sample_from_indices(rows))) or 0.0
-            tally.updates, tally.env_steps = tally.updates + 1, tally.env_steps + 1
-            if not (np.isfinite(tally.loss_sum) and is_finite(agent)):
-                tally.fault = "its loss or its weights are not finite"
-                break
-            yield 1
-        return ShardResult({slot: tally}, shard.shared)
 
     # -- for the records ---------------------------------------------------------------------------------------------
 
@@ -189,17 +178,14 @@ class OfflineCollector(LaneCollector[OfflineOptions]):
         super().load_state(state)
         recorded, current = state["dataset"], self.state()["dataset"]
         if recorded != current:
-            raise RunError(
-                f"the run learned from other data: {_short(recorded)}; these are {_short(current)}. "
-                "fix: the same data set."
-            )
+            raise RunError(f"the run learned from {_short(recorded)}; these are {_short(current)}. fix: the same data.")
 
 
 def _short(facts: Mapping[str, Any]) -> str:
     return f"{facts['rows']} rows" + (f", sha256 {facts['sha256'][:12]}" if "sha256" in facts else "")
 
 
-def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOptions) -> list[str]:
+def fill(memory: ReplayBuffer, dataset: Dataset, agent: RLAlgorithm, options: OfflineOptions) -> list[str]:
     """Load a data set into a memory, growing it if necessary; return notes for the log.
 
     Raises:
@@ -260,7 +246,7 @@ def _check_masks(dataset: Dataset, agent: RLAlgorithm) -> None:
             )
 
 
-def without_masks(dataset: Dataset, agent: Any) -> Dataset:
+def without_masks(dataset: Dataset, agent: EvolvableAlgorithm) -> Dataset:
     """Move masks of legal actions from observations to the data set's mask fields, as this agent reads them.
 
     Mask arrays of the data set take precedence.
@@ -321,7 +307,7 @@ def _check_finite(parts: Mapping[str, Any]) -> None:
                 )
 
 
-def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
+def check_environment(dataset: Dataset, env: foreign.Env | None, agent: RLAlgorithm) -> None:
     """Raise ConfigError if the data set was recorded in a different environment from the training one.
 
     Compares environment ids, if available, and the kind of actions; data sets without this information pass.
@@ -360,7 +346,7 @@ def warn_of_learn_step(population: Sequence[Any]) -> None:
         )
 
 
-def _observed(agent: Any, obs: Any, options: OfflineOptions) -> Any:
+def _observed(agent: EvolvableAlgorithm, obs: np.ndarray, options: OfflineOptions) -> Any:
     """Convert observations [N, ...] to the agent's space; ShapeError if shapes do not match."""
     space = agent.observation_space
     wanted, shape = foreign.shape(space), foreign.shape(obs)

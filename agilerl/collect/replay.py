@@ -9,7 +9,7 @@ import torch
 
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.core import foreign
-from agilerl.core.tree import concatenate
+from agilerl.core.tree import concatenate, map_leaves
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ConfigError
@@ -34,6 +34,7 @@ class SharedReplay:
         self.memory, self.n_step_memory = memory, n_step_memory
         self.rows = memory if n_step_memory is None else n_step_memory
         self.prioritized = foreign.has_methods(memory, "update_priorities")
+        self._writes, self._counts = foreign.has_methods(self.rows, "write"), hasattr(memory, "counter")
         if n_step_memory is None:
             return
         if not isinstance(n_step_memory, MultiStepReplayBuffer):
@@ -57,6 +58,11 @@ class SharedReplay:
         both = {"memory": self.memory, "n_step_memory": self.n_step_memory}
         return {name: memory for name, memory in both.items() if memory is not None}
 
+    @property
+    def counter(self) -> int:
+        """Transitions added so far; for memories without a counter, the current size."""
+        return int(self.memory.counter if self._counts else len(self.memory))
+
     def write(
         self,
         obs: Any,
@@ -72,6 +78,12 @@ class SharedReplay:
             masks: reads the legal actions in `batch.final_obs`.
             obs_mask: [L, W] bool, the legal actions in `obs`, for algorithms that learn from them.
         """
+        if not self._writes:  # a custom memory
+            fields = (obs, action, reward, batch.final_obs, batch.terminated)
+            self.memory.save_to_memory(
+                *(map_leaves(lambda x: np.asarray(x)[batch.mask], part) for part in fields), is_vectorised=True
+            )
+            return
         if batch.healed is not None:  # these episodes end at the previous step
             self.interrupt(np.flatnonzero(batch.healed))
         legal = masks.final(batch.info, len(batch.reward)) if batch.info else None

@@ -10,6 +10,7 @@ import numpy as np
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.collect.collector import Shard
+from agilerl.core import foreign
 from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
@@ -93,8 +94,7 @@ class RewardScale:
     @property
     def factors(self) -> np.ndarray:
         """Factors [N] for the members' rewards; about 1 without data."""
-        factors: np.ndarray = 1 / np.sqrt(self.var + EPSILON)
-        return factors
+        return 1 / np.sqrt(self.var + EPSILON)
 
     def keep(self) -> None:
         """Store the statistics in the members."""
@@ -102,7 +102,7 @@ class RewardScale:
             agent._reward_statistics = {"mean": float(mean), "var": float(var), "count": int(count)}
 
 
-def refuse_scaling(agent: Any) -> NoReturn:
+def refuse_scaling(agent: foreign.Agent) -> NoReturn:
     """Raise ConfigError: reward scaling is not supported for an agent with a custom `learn`."""
     raise ConfigError(
         f"training.normalize_rewards is for the algorithms of this package; {type(agent).__name__} brings its own "

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.rollouts import remember
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics
 from agilerl.collect.asynchronous_acting import Row, StepDraws
 from agilerl.collect.collector import (
     GenerationPlan,
@@ -24,18 +24,19 @@ from agilerl.collect.collector import (
     lanes_of,
     trained_with_masks,
 )
-from agilerl.collect.custom.learn import CustomLearn, CustomRollouts
+from agilerl.collect.custom.member import CustomLearner
+from agilerl.collect.custom.rollouts import CustomGeneration
 from agilerl.collect.divergence import Watch
 from agilerl.collect.lanes import LaneCollector
 from agilerl.collect.rewards import NEW, RewardScale
 from agilerl.components.rollout_store import RolloutStore
-from agilerl.components.running import RunningMeanStd
 from agilerl.core import foreign
 from agilerl.core import tree as trees
-from agilerl.core.options import LoopOptions
+from agilerl.core.options import LoopOptions, OffPolicyOptions
 from agilerl.core.rng import Purpose
+from agilerl.core.tree import Tree
 from agilerl.engine.learner import HiddenStates, Learner
-from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
+from agilerl.engine.rollouts import Rollout, learn_rollout
 from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.protocol import begin_step, finish_step
 from agilerl.envs.step import Lanes, StepBatch
@@ -61,8 +62,9 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
     waits_for_lanes = ""
 
     def __init__(
-        self, env: Any, options: LoopOptions, collect: Callable[..., Any] | None = None, eval_env: Any = None
-    ) -> None:
+        self, env: foreign.Env, options: LoopOptions, collect: Callable[..., Any] | None = None,
+        eval_env: foreign.Env | None = None,
+    ) -> None:  # fmt: skip
         rewards = NEW if options.normalize_rewards else None
         super().__init__(env, options, Shared(rewards=rewards), eval_env)
         self.collect = collect
@@ -70,7 +72,9 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
         self.alone = "" if collect is None else "collect_rollouts_fn collects"
 
     @classmethod
-    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OnPolicyCollector:
+    def make(
+        cls, env: foreign.Env, options: OffPolicyOptions, replay: Callable[[], Any], eval_env: foreign.Env | None = None
+    ) -> OnPolicyCollector:
         """Create the collector; `replay` is ignored, as rollouts are discarded after use."""
         return cls(env, options, eval_env=eval_env)
 
@@ -86,7 +90,7 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
             agent.num_envs = self.env_steps_at_once  # over all ranks; determines the rollout length
         super().open(population, run_seed, check, shards)
         interval = foreign.method(population[0], "update_interval")
-        if self.learner == CustomLearn.name or interval is None:
+        if self.learner == CustomLearner.name or interval is None:
             return
         rollout = int(interval()) * self.env_steps_at_once
         self._longest = _longest_rollout(population)
@@ -110,25 +114,26 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
         return -(-super().steps_of_generation(evo_steps) // rollout) * rollout
 
     def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
-        if self.learner != CustomLearn.name:
+        if self.learner != CustomLearner.name:
             self._longest = _longest_rollout(population)
         return super().plan(population, number, env_steps_before)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        generation = self.generations(shard, lanes, learner, self.options)
+        generation: OnPolicyGeneration | CustomGeneration
+        if learner.name == CustomLearner.name:
+            generation = CustomGeneration(shard, lanes, self.options, self.env, self.collect)
+        else:
+            generation = self.generations(shard, lanes, learner, self.options)
         result = yield from generation.run()
         self.seconds.learning += generation.learning_s
         return result
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        return CustomRollouts(shard, lanes, self.options, self.collect, self.env).run()
 
     def statistics(self, agents: Any) -> Mapping[str, Any] | None:
         """Statistics of the member with the most samples; None if not used."""
         if not adapted(agents[0]).normalize_observations:
             return None
-        running: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
-        return max(running, key=lambda statistics: statistics.count).state()
+        statistics: list[ObservationStatistics] = [agent.observation_statistics for agent in agents]
+        return max(statistics, key=lambda one: one.count)
 
 
 def _longest_rollout(population: Sequence[Any]) -> int:
@@ -161,7 +166,7 @@ class Group:
         self.vector_steps: int = -(-shard.vector_steps // length) * length
         self.buffer: RolloutStore = self.lead.make_buffer(length, len(lanes), num_legal)
 
-    def of(self, rows: Any) -> Any:
+    def of(self, rows: Tree | None) -> Any:
         """Select the group's rows from data over all lanes."""
         return rows if self.is_all or rows is None else trees.take(rows, self.lanes)
 
@@ -203,11 +208,8 @@ class OnPolicyGeneration:
         self._hidden_states = HiddenStates(learner)
         self._kept: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
         self._recall()
-        self._statistics: RunningMeanStd | None = None
-        if shard.shared.statistics is not None:
-            self._statistics = RunningMeanStd()
-            self._statistics.load_state(dict(shard.shared.statistics))
-        self._like = next(iter(self.agents[0].policy_module().parameters()))
+        before = shard.shared.statistics
+        self._statistics = None if before is None else ObservationStatistics(before).running()
         self._total: int = max(group.vector_steps for group in self.groups)
         self._index = self._begin = self._end = 0  # current vector step, and the range covered by the draws
         self._draws: tuple[np.ndarray, ...] = ()
@@ -226,7 +228,7 @@ class OnPolicyGeneration:
                 # The first rollout initialises the statistics used to learn from it, but keeps the
                 # log probabilities of its actions as sampled.
                 is_kept = self._statistics is not None
-                first = [group for group in due if is_kept and not group.lead.running_statistics().count]
+                first = [group for group in due if is_kept and not group.lead.observation_statistics.count]
                 self._normalise(first)
                 for group in due:
                     self._learn(group)
@@ -244,7 +246,7 @@ class OnPolicyGeneration:
         running = self._running.going_on(self.obs, info, self._kept) if self.options.carry_envs else None
         if self.rewards is not None:
             self.rewards.keep()
-        statistics = None if self._statistics is None else self._statistics.state()
+        statistics = None if self._statistics is None else ObservationStatistics.of(self._statistics)
         shared = Shared(None, self.shard.shared.rewards, statistics, running, self.shard.shared.memories)
         return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)
 
@@ -254,7 +256,7 @@ class OnPolicyGeneration:
 
     # -- recorder interface: see `rollouts.on_policy.record` ---------------------------------------------------------
 
-    def act(self, obs: Any, mask: np.ndarray | None) -> Any:
+    def act(self, obs: Tree, mask: np.ndarray | None) -> Any:
         """Return environment actions of all lanes; finished lanes are masked in `active`."""
         if self._index == self._end:
             self._draw_ahead()
@@ -319,12 +321,13 @@ class OnPolicyGeneration:
             if self._index == group.vector_steps:  # its lanes rest from now on
                 self._keep(group)
 
-    def finish(self, obs: Any) -> None:
+    def finish(self, obs: Tree) -> None:
         """No-op: every rollout has already been learned from."""
 
     def _rollout(self, group: Group) -> Rollout:
         """Convert a group's full buffer to a rollout."""
-        return make_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
+        rollout: Rollout = group.lead.rollout(self.learner, group.number, group.agents, group.buffer)
+        return rollout
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return (reward, terminated, truncated, valid) to store for multi-agent lanes; teams only."""
@@ -350,7 +353,7 @@ class OnPolicyGeneration:
         return tuple(np.stack(parts, axis=1) for parts in zip(*member_draws, strict=True))
 
     def _act(
-        self, group: Group, obs: Any, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
+        self, group: Group, obs: Tree, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, np.ndarray] | None]:
         """Return (actions, log probabilities, values, hidden states before the step) of a group's lanes.
 
@@ -370,14 +373,13 @@ class OnPolicyGeneration:
         action, log_prob = group.lead.sample(raw, draws if group.is_all else tuple(d[rows] for d in draws), legal)
         return action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1, *log_prob.shape[2:]), value, hidden
 
-    def _value(self, group: Group, obs: Any) -> np.ndarray | None:
+    def _value(self, group: Group, obs: Tree) -> np.ndarray | None:
         """Bootstrap value after the last step; None for feed-forward members, which compute it from observations."""
         if not group.is_recurrent:
             return None
         group_obs = trees.reshape(group.of(obs), len(group.members), self.num_envs)
         hidden = self._hidden_states.of(group.number, group_obs)
-        value: np.ndarray = self.learner.recur(group.number, group_obs, hidden)[1].flatten(0, 1).cpu().numpy()
-        return value
+        return self.learner.recur(group.number, group_obs, hidden)[1].flatten(0, 1).cpu().numpy()
 
     def _begin_episodes(self, group: Group, ends: np.ndarray) -> None:
         """Reset the hidden states of lanes in which an episode begins; per agent for teams."""
@@ -398,7 +400,7 @@ class OnPolicyGeneration:
         for row, (member, report) in enumerate(zip(group.members, reports, strict=True)):
             self.tallies[member].updates += report.updates
             self.tallies[member].loss_sum += report.loss
-            remember(self.agents[member], buffer, slice(row * self.num_envs, (row + 1) * self.num_envs))
+            self.agents[member].remember_rollout(buffer, slice(row * self.num_envs, (row + 1) * self.num_envs))
         self.watch.losses(group.members, torch.tensor([report.loss for report in reports]))
         self.watch.weights()
 
@@ -410,19 +412,13 @@ class OnPolicyGeneration:
         """
         if self._statistics is None or not due:
             return
-        scaled = []
+        rows = []
         for group in due:
-            sound = self.watch.is_finite[group.members]
-            if sound.any():  # skip diverged members
-                stored = group.buffer.stored("obs")  # [T, L, ...]
-                obs = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))
-                scaled.append(group.lead.encoder_inputs(obs))
-        if self.shard.ranks.size > 1:  # even if this rank has nothing to add
-            like = due[0].lead.encoder_inputs(due[0].buffer.stored("obs"))
-            rows = np.concatenate(scaled) if scaled else like[:0]
-            self._statistics.update_over(self.shard.ranks, rows, like.shape[1:])
-        elif scaled:
-            self._statistics.update(np.concatenate(scaled))
+            sound, obs = self.watch.is_finite[group.members], group.buffer.stored("obs")  # [T, L, ...]
+            if not sound.all():  # skip diverged members
+                obs = trees.take(obs, (slice(None), np.repeat(sound, self.num_envs)))
+            rows.append(group.lead.encoder_inputs(obs))
+        self._statistics.add(rows, self.shard.ranks)
         for group in due:
             for agent in group.agents:
                 agent.take_statistics(self._statistics)
@@ -502,7 +498,7 @@ class AsynchronousGeneration(OnPolicyGeneration):
                     rows[self._index] = Row(obs, self._mask, self._acted)
                 yield self._stored(rows.pop(self._index), info)
 
-    def _act_with(self, draws: tuple[np.ndarray, ...], obs: Any, mask: np.ndarray | None) -> Any:
+    def _act_with(self, draws: tuple[np.ndarray, ...], obs: Tree, mask: np.ndarray | None) -> Any:
         """Act with the noise [N, E, ...] of each lane's next step, in place of that of one vector step."""
         self._draws, self._begin, self._end = tuple(part[None] for part in draws), self._index, self._index + 1
         return self.act(obs, mask)

@@ -110,6 +110,7 @@ class Updates:
         are_choices: whether stored actions are integer choices of one agent. False for teams, whose rows also hold the
             components of Box actions.
         env_steps_at_once: environment steps per vector step over all ranks; by default the sum over ranks.
+        schedule: of all members; by default that of each member's `learn_step`.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Updates:
         rewards: RewardScale | None,
         are_choices: bool,
         env_steps_at_once: int | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.agents, self.learner, self.replay, self.options = shard.agents, watch.learner, replay, options
         self.watch, self.tallies, self.rewards = watch, watch.tallies, rewards
@@ -128,14 +130,16 @@ class Updates:
         self.ranks = shard.ranks
         self.at_once = watch.num_envs * self.ranks.size if env_steps_at_once is None else env_steps_at_once
         self.plans = [Plan(i, watch.learner, replay, self.at_once) for i in range(len(watch.learner.groups))]
+        self.schedule = schedule
+        for plan in self.plans:
+            plan.schedule = schedule or plan.schedule
         self._is_filled = False
         self._updates = [0] * len(self.agents)
         self._last: dict[int, tuple[Any, int, int, int]] = {}  # last update by member, see `end`
 
     def learn(self, index: int) -> None:
         """Run the updates due after vector step `index` of the generation."""
-        memory = self.replay.memory
-        counter, stored = memory.counter, len(memory)
+        counter, stored = self.replay.counter, len(self.replay.memory)
         if self.ranks.size > 1:
             counter, stored = self._held(counter, stored)
         if counter <= self.options.learning_delay:

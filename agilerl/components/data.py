@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def to_tensordict(
-    data: Any, dtype: torch.dtype | None = None, batch_size: Sequence[int] = (),
+    data: Mapping[str, Any], dtype: torch.dtype | None = None, batch_size: Sequence[int] = (),
     device: str | torch.device | None = None,
 ) -> TensorDict:  # fmt: skip
     """A (nested) dict of tensors as a TensorDict; a tuple becomes keys `tuple_obs_0`, `tuple_obs_1`, ...
@@ -43,19 +43,16 @@ def to_tensordict(
 
 
 def to_torch_tensor(
-    data: Any, dtype: torch.dtype | None = torch.float32, device: str | torch.device | None = None
+    data: Mapping[str, Any], dtype: torch.dtype | None = torch.float32, device: str | torch.device | None = None
 ) -> Any:
     """Convert all leaves to tensors of `dtype` on `device`; dicts and tuples are kept."""
     _check_dtype("to_torch_tensor", dtype)
     return map_leaves(lambda leaf: torch.as_tensor(leaf, dtype=dtype, device=device), data)
 
 
-def _check_dtype(function: str, dtype: Any) -> None:
+def _check_dtype(function: str, dtype: object) -> None:
     if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise ConfigError(
-            f"{function}(dtype=) must be a torch.dtype; got {dtype!r}. fix: torch.float32; batch_size= and device= are "
-            "keywords."
-        )
+        raise ConfigError(f"{function}(dtype=) must be a torch.dtype; got {dtype!r}. fix: torch.float32.")
 
 
 def with_batch_axis(value: Any) -> Any:
@@ -117,7 +114,7 @@ class Transition:
         size = [*self._batch_size[:dim], 1, *self._batch_size[dim:]]
         return Transition(**fields, batch_size=size)
 
-    def to_dict(self) -> dict[str, Tree]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the fields as a plain (nested) dict of tensors, without copying."""
         return {name: vars(self)[name] for name in self.FIELDS}
 
@@ -138,7 +135,7 @@ class MultiAgentTransition(Transition):
     """
 
     def __init__(
-        self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, batch_size: Sequence[int] = (),
+        self, obs: Any, action: Tree, reward: Tree, next_obs: Tree, done: Tree, batch_size: Sequence[int] = (),
         device: str | torch.device | None = None,
     ) -> None:  # fmt: skip
         later = SeenByTeam.of(next_obs)
@@ -149,11 +146,11 @@ class MultiAgentTransition(Transition):
             next_obs, after = later.final, later.final_present
         super().__init__(obs, action, reward, next_obs, done, batch_size, device)
         masks = {"obs_present": before, "next_obs_present": after}
-        self._presence: dict[str, Tree] = {
+        self._presence: dict[str, Any] = {
             name: _tensors(presence) for name, presence in masks.items() if presence is not None
         }
 
-    def to_dict(self) -> dict[str, Tree]:
+    def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), **self._presence}
 
 
@@ -184,7 +181,7 @@ class ReplayDataset(IterableDataset[Any]):
             yield self.draw()
 
 
-def _tensors(data: Any) -> Tree:
+def _tensors(data: Mapping[str, Any] | Tensor) -> Any:
     return untuple(map_leaves(_tensor, data))
 
 

@@ -13,10 +13,12 @@ from gymnasium import Space
 from torch import Tensor
 
 from agilerl.components.data import Transition, to_tensordict
-from agilerl.components.rows import host_array
+from agilerl.components.rows import check_distinct, host_array
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
+from agilerl.core.ranges import Count
+from agilerl.core.tree import Tree
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam
 from agilerl.envs.team import by_name, nothing
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
@@ -61,12 +63,12 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     def __init__(
         self,
-        memory_size: int | None = None,
+        memory_size: Count | None = None,
         field_names: Sequence[str] | None = None,
         agent_ids: Sequence[str] | None = None,
         device: str | torch.device | None = None,
         *,
-        max_size: int | None = None,
+        max_size: Count | None = None,
         observation_spaces: Mapping[str, Space[Any]] | None = None,
         action_spaces: Mapping[str, Space[Any]] | None = None,
         dtype: torch.dtype = torch.float32,
@@ -79,9 +81,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self.observation_spaces = observation_spaces
         self.field_names = None if field_names is None else list(field_names)
         self._roles = {name: TEAM_ROLES.get(name, name) for name in self.field_names or FIELDS}
-        doubled = [name for name, role in self._roles.items() if list(self._roles.values()).count(role) > 1]
-        if doubled:
-            raise ConfigError(f"field_names name the same field twice: {doubled}. fix: one name for each field.")
+        check_distinct("field_names", [TEAM_ROLES.get(name, name) for name in self.field_names or ()])
+        check_distinct("agent_ids", self.agent_ids)
         self.has_own_fields = not set(FIELDS) <= set(self._roles.values())  # custom fields
         self._widths: dict[str, int] | None = None  # width of each agent's action
         self._starts: np.ndarray | None = None  # [A] lowest choices, stored as 0; None if unknown
@@ -202,7 +203,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             )
         return tuple(fields) if idxs is None else (*fields, idxs)
 
-    def _free_field(self, rows: Any, presence: Tensor) -> Any:
+    def _free_field(self, rows: Tree, presence: Tensor) -> Any:
         def leaf(x: Tensor) -> Tensor:
             column = x.to(self.dtype).reshape(len(presence), *(x.shape[1:] or (1,)))
             return column.masked_fill(~presence.reshape(-1, *[1] * (column.dim() - 1)), torch.nan)
@@ -234,7 +235,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             observations[agent] = rows
         return observations
 
-    def _placeholder(self, agent: str, rows: Any, count: int) -> Any:
+    def _placeholder(self, agent: str, rows: Tree | None, count: int) -> Any:
         """Return an empty observation; without spaces zeros, except in discrete ones, where 0 may be no choice."""
         if self.observation_spaces is not None:
             return nothing(self.observation_spaces[agent], count)
@@ -316,7 +317,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         )
         return fields if idxs is None else (*fields, idxs)
 
-    def _with_presence(self, rows: Mapping[str, Any], name: str, value: Any) -> Any:
+    def _with_presence(self, rows: Mapping[str, Any], name: str, value: Mapping[str, Any]) -> Any:
         """Return observations with their presence mask; other fields unchanged."""
         role = self._roles[name]
         if role not in ("obs", "next_obs"):
@@ -368,7 +369,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             self._starts = np.asarray(state["starts"], np.float32)
 
 
-def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:
+def _final(value: Mapping[str, Any], name: str, roles: Mapping[str, str]) -> Any:
     """Return a field's values; for next observations the final ones where an episode has ended."""
     final = SeenByTeam.of(value)
     if roles.get(name, name) == "next_obs" and final.final is not None:
@@ -389,19 +390,19 @@ class MaskedObservations(SeenByTeam):
         self.present, self.acted = present, acted
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(value: Mapping[str, Any]) -> Any:
     """Leave out agents whose row is None: they are absent."""
     if type(value) is not dict or not any(row is None for row in value.values()):
         return value
     return {agent: row for agent, row in value.items() if row is not None}
 
 
-def _numeric(leaf: Any) -> np.ndarray:
+def _numeric(leaf: Tree) -> np.ndarray:
     """Return rows as float32, which can hold NaN."""
     return host_array(leaf).astype(np.float32)
 
 
-def _finite(rows: Any, count: int) -> np.ndarray:
+def _finite(rows: Tree, count: int) -> np.ndarray:
     """Return [B] bool: rows without a NaN."""
     arrays = [array for array in map(host_array, trees.leaves(rows)) if array.dtype.kind == "f"]
     flags = [~np.isnan(array.reshape(count, -1)).any(1) for array in arrays]
@@ -413,7 +414,7 @@ def _where(present: np.ndarray, rows: np.ndarray, empty: np.ndarray) -> np.ndarr
     return np.where(chosen, rows, empty.reshape(rows.shape).astype(rows.dtype))
 
 
-def _tuples(node: Any) -> Any:
+def _tuples(node: Tree) -> Any:
     """Restore tuples from dicts with keys `tuple_obs_i`."""
     if not isinstance(node, Mapping):
         return node

@@ -16,7 +16,8 @@ from agilerl.components.rows import Field, Path, Rows, host_array, plan, put
 from agilerl.components.storage import FRAME, NEXT_FRAME
 from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
-from agilerl.core.ranges import Count, Fraction, check
+from agilerl.core.ranges import Count, Fraction
+from agilerl.core.tree import Tree
 from agilerl.errors import ShapeError
 
 CUTS = ("truncated", "truncation")  # keys by which a user's batch may mark truncation
@@ -116,8 +117,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         max_size: int,
-        n_step: int = 3,
-        gamma: float = 0.99,
+        n_step: Count = 3,
+        gamma: Fraction = 0.99,
         device: str | torch.device | None = "cpu",
         dtype: torch.dtype = torch.float32,
         *,
@@ -126,8 +127,6 @@ class MultiStepReplayBuffer(ReplayBuffer):
         ns_key: str = "next_obs",
         seed: int | None = None,
     ) -> None:
-        check("n_step", n_step, Count, 3, unit="steps per window")
-        check("gamma", gamma, Fraction, 0.99, unit="discount per step")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed)
         self.n_step, self.gamma = int(n_step), float(gamma)
         self._steps = NStep(self.n_step, self.gamma)
@@ -182,7 +181,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
     # -- published ---------------------------------------------------------------------------------------------------
 
-    def add(self, data: Any, truncated: Any = None) -> Any:
+    def add(self, data: object, truncated: Tree | None = None) -> Any:
         """Add one step of each lane (the rows of the batch) to the windows.
 
         Args:
@@ -313,7 +312,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         arguments = {"reward": "reward_key", "done": "done_key", "next_obs": "ns_key"}
         return tuple((role, vars(self)[argument], argument) for role, argument in arguments.items())
 
-    def _step_of(self, data: Any) -> Rows:
+    def _step_of(self, data: object) -> Rows:
         """Convert a batch to checked fields, with a reward, a next observation and done."""
         custom_roles = {key: role for role, key, _ in self._keys() if key != role}
         rows = self._batch_rows(data, {**ROLES, **custom_roles})
@@ -330,7 +329,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return rows
 
 
-def _flags(name: str, values: Any, count: int) -> np.ndarray:
+def _flags(name: str, values: Tree, count: int) -> np.ndarray:
     """Return `values` as [count] bool."""
     values = host_array(values)
     if values.size != count:

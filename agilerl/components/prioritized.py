@@ -69,7 +69,7 @@ class Priorities(Part):
         """Sample places `shape` int64 with replacement, out of those that were written."""
         return self.sums.find(rng.random(shape) * self.sums.total)
 
-    def scaled(self, priorities: Any) -> np.ndarray:
+    def scaled(self, priorities: object) -> np.ndarray:
         """Return priority^alpha, bounded so that every row can be sampled and a full buffer has a finite sum."""
         limits = np.finfo(np.float64)
         with np.errstate(over="ignore", under="ignore"):
@@ -140,14 +140,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         max_size: int,
-        alpha: float = 0.6,
+        alpha: NonNegative = 0.6,
         device: str | torch.device | None = "cpu",
         dtype: torch.dtype = torch.float32,
         *,
         seed: int | None = None,
         **more: Any,
     ) -> None:
-        check("alpha", alpha, NonNegative, 0.6, unit="exponent of the priorities")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed, **more)
         self.alpha, self._sampler = float(alpha), Priorities(self, alpha)
         self._parts.append(self._sampler)
@@ -173,7 +172,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         scaled: np.ndarray = self._sampler.sums[self._live_rows(indices)]
         return np.asarray((self._sampler.minima.minimum / scaled) ** beta)
 
-    def update_priorities(self, idxs: Any, priorities: Any) -> None:
+    def update_priorities(self, idxs: object, priorities: object) -> None:
         """Set the priorities of the rows `idxs`; for duplicates the last one counts.
 
         Args:
@@ -191,10 +190,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         except (TypeError, ValueError):
             raise ConfigError(f"priorities must be numbers; got {short(values)}. fix: pass abs(td_error).") from None
         if len(values) != len(rows):
-            raise ShapeError(
-                f"update_priorities() got {len(rows)} indices and {len(values)} priorities. "
-                "fix: one priority for each of batch['idxs']."
-            )
+            raise ShapeError(f"{len(rows)} indices and {len(values)} priorities. fix: one for each.")
         is_bad = ~(np.isfinite(values) & (values >= 0))
         if is_bad.any():
             at = int(np.argmax(is_bad))

@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.components.data import to_tensordict
 from agilerl.components.rows import Changes, Field, Mark, Path, Rows, check_rows, host_array, plan, put
 from agilerl.components.storage import FRAME, NEXT_FRAME, Block, FrameStore, RowStore, frames_in, shared_fields
+from agilerl.core.arguments import Checked
 from agilerl.core.hostile import malformed
 from agilerl.core.ranges import Count, check
 from agilerl.errors import ConfigError, RunError, ShapeError
@@ -66,7 +67,7 @@ class Part:
         """Restore the result of `state`, after the rows of the ring."""
 
 
-class RowRing:
+class RowRing(Checked):
     """The last `max_size` rows; fields and shapes are fixed by the first rows.
 
     Small fields are stored side by side in one packed row, the others separately (`RowStore`). If the first rows are

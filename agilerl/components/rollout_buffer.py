@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium import Space
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.rollout_store import RolloutStore, Truncation
@@ -16,7 +17,7 @@ from agilerl.components.rows import host_array
 from agilerl.core import tree as trees
 from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.core.spaces import nested, parts_of, short_form
-from agilerl.core.tree import leaves, map_leaves
+from agilerl.core.tree import Tree, leaves, map_leaves
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
 from agilerl.errors import AgileRLWarning, ConfigError, ReplayError, ShapeError
@@ -62,7 +63,7 @@ class RolloutBuffer(RolloutStore):
         self, capacity: int, observation_space: gym.Space[Any], action_space: gym.Space[Any], num_envs: int = 1,
         device: str | torch.device = "cpu", gae_lambda: float = 0.95, gamma: float = 0.99, recurrent: bool = False,
         hidden_state_architecture: Mapping[str, Sequence[int]] | None = None, use_gae: bool = True,
-        wrap_at_capacity: bool = False, max_seq_len: int | None = None, bptt_sequence_type: Any = "chunked",
+        wrap_at_capacity: bool = False, max_seq_len: int | None = None, bptt_sequence_type: object = "chunked",
         *, num_legal: int = 0, seed: int | None = None,
     ) -> None:  # fmt: skip
         if recurrent and not hidden_state_architecture:
@@ -97,10 +98,10 @@ class RolloutBuffer(RolloutStore):
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def add(  # type: ignore[override]  # as published
-        self, obs: Any, action: Any, reward: Any, done: Any = None, value: Any = None, log_prob: Any = None,
-        next_obs: Any = None, hidden_state: Mapping[str, Any] | None = None,
-        next_hidden_state: Mapping[str, Any] | None = None, episode_start: Any = None, action_mask: Any = None,
-        *, terminated: Any = None, truncated: Any = None, **more: Any,
+        self, obs: Any, action: Any, reward: Any, done: object = None, value: object = None, log_prob: Any = None,
+        next_obs: Tree | None = None, hidden_state: Mapping[str, Any] | None = None,
+        next_hidden_state: Mapping[str, Any] | None = None, episode_start: object = None,
+        action_mask: Tree | None = None, *, terminated: Any = None, truncated: object = None, **more: Any,
     ) -> None:  # fmt: skip
         """Store one vector step; arrays or tensors with a leading axis of E, optional for a single environment.
 
@@ -129,9 +130,7 @@ class RolloutBuffer(RolloutStore):
             return
         missing = [name for name, x in (("done", done), ("value", value), ("log_prob", log_prob)) if x is None]
         if missing:
-            raise ShapeError(
-                f"RolloutBuffer.add got no {', '.join(missing)}. fix: pass the results of get_action and env.step."
-            )
+            raise ShapeError(f"RolloutBuffer.add got no {', '.join(missing)}. fix: those of get_action and env.step.")
         if self.recurrent and hidden_state is None:
             raise ShapeError(
                 "RolloutBuffer.add of a recurrent agent needs the hidden state from before the step. "
@@ -174,7 +173,7 @@ class RolloutBuffer(RolloutStore):
         super().add(obs, action, reward, terminated, truncated, **more)
         self._added += 1
 
-    def _flags(self, values: Any) -> np.ndarray:
+    def _flags(self, values: object) -> np.ndarray:
         flags = _real(values, "done").reshape(-1)
         if len(flags) not in (1, self.num_envs) or not np.isin(flags, (0, 1)).all():
             raise ShapeError(
@@ -183,7 +182,7 @@ class RolloutBuffer(RolloutStore):
             )
         return np.broadcast_to(flags.astype(bool), (self.num_envs,)).copy()
 
-    def _numbers(self, values: Any, name: str) -> np.ndarray:
+    def _numbers(self, values: object, name: str) -> np.ndarray:
         """Return one number per environment [E]."""
         numbers = _real(values, name).reshape(-1)
         if len(numbers) != self.num_envs:
@@ -194,7 +193,7 @@ class RolloutBuffer(RolloutStore):
         _check_finite(numbers, name)
         return numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)
 
-    def _actions(self, action: Any) -> np.ndarray:
+    def _actions(self, action: object) -> np.ndarray:
         """Return actions [E, *shape], as integers for discrete ones."""
         actions, shape = _real(action, "action"), tuple(self.action_space.shape or ())
         if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # flat numeric rows
@@ -217,7 +216,7 @@ class RolloutBuffer(RolloutStore):
         choices = isinstance(self.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
         return actions.astype(np.int64) if choices else actions
 
-    def _check_observations(self, obs: Any, name: str = "obs", space: Any = None) -> None:
+    def _check_observations(self, obs: Tree, name: str = "obs", space: Space[Any] | None = None) -> None:
         """Raise ShapeError for observations [E, ...] that do not fit the space, ReplayError for NaN or Inf."""
         space = self.observation_space if space is None else space
         parts = parts_of(space)
@@ -254,7 +253,7 @@ class RolloutBuffer(RolloutStore):
 
     # -- returns -----------------------------------------------------------------------------------------------------
 
-    def compute_returns_and_advantages(self, last_value: Any, last_done: Any = None) -> None:
+    def compute_returns_and_advantages(self, last_value: Tree, last_done: Tree | None = None) -> None:
         """Compute advantages and returns of all stored steps, in float64, into `advantages` and `returns` [T, E].
 
         A step that ended an episode is not bootstrapped and cuts the trace; see `losses.returns.gae`.

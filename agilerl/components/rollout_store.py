@@ -14,7 +14,7 @@ import numpy as np
 
 from agilerl.core import tree as trees
 from agilerl.core.ranges import Count, check
-from agilerl.core.tree import leaves, map_leaves
+from agilerl.core.tree import Tree, leaves, map_leaves
 from agilerl.errors import ShapeError
 
 ALIGNMENT = 64  # bytes: a cache line
@@ -107,7 +107,7 @@ class RolloutStore:
 
     def add(
         self,
-        obs: Any,
+        obs: Tree,
         action: np.ndarray,
         reward: np.ndarray,
         terminated: np.ndarray,
@@ -115,7 +115,7 @@ class RolloutStore:
         log_prob: np.ndarray,
         value: np.ndarray | None = None,
         *,
-        final_obs: Any = None,
+        final_obs: Tree | None = None,
         final_value: np.ndarray | None = None,
         valid: np.ndarray | None = None,
         legal: np.ndarray | None = None,
@@ -136,9 +136,7 @@ class RolloutStore:
             ShapeError: the buffer is full, or rows do not fit the first ones.
         """
         if self.full:
-            raise ShapeError(
-                f"Buffer has reached capacity: it holds its {self.capacity} steps. fix: learn() from it, or reset()."
-            )
+            raise ShapeError(f"Buffer has reached capacity ({self.capacity} steps). fix: learn() from it, or reset().")
         if not self.fields:
             self._allocate(obs, np.asarray(action), np.asarray(log_prob))
         now: dict[str, Any] = {"obs": obs, "action": action, "reward": reward, "log_prob": log_prob}
@@ -178,7 +176,7 @@ class RolloutStore:
             for key in field if isinstance(field, dict) else range(len(field)):
                 self._put(field[key], rows[key], f"{name}/{key}")
 
-    def _allocate(self, obs: Any, action: np.ndarray, log_prob: np.ndarray) -> None:
+    def _allocate(self, obs: Tree, action: np.ndarray, log_prob: np.ndarray) -> None:
         """Allocate the fields in one block, with the layout of the first rows."""
         lanes = self.num_envs
         flag = np.zeros((lanes, self.agents) if self.agents else lanes, bool)
@@ -193,7 +191,7 @@ class RolloutStore:
         starts = iter(np.cumsum([0, *sizes]).tolist())
         self.block = np.zeros(sum(sizes), np.uint8)
 
-        def view(leaf: Any) -> np.ndarray:
+        def view(leaf: Tree) -> np.ndarray:
             like, start = np.asarray(leaf), next(starts)
             part = self.block[start : start + self.capacity * like.nbytes].view(like.dtype)
             return np.asarray(part.reshape(self.capacity, *like.shape))

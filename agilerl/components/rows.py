@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.core.tree import untuple
-from agilerl.errors import ReplayError, ShapeError
+from agilerl.core.tree import Tree, untuple
+from agilerl.errors import ConfigError, ReplayError, ShapeError
 
 Path = tuple[str, ...]
 Rows = dict[Path, np.ndarray]
@@ -37,11 +37,13 @@ class Field:
     dtype: torch.dtype
     is_scalar: bool
     columns: tuple[int, int] | None
+    host_dtype: np.dtype[Any] = dataclasses.field(init=False, compare=False)
     largest: float = dataclasses.field(init=False, compare=False)
     """Largest accepted magnitude: the maximum of the floating-point dtype, of float32 for integers."""
 
     def __post_init__(self) -> None:
         stored_dtype = self.dtype if self.dtype.is_floating_point else torch.float32
+        object.__setattr__(self, "host_dtype", np.dtype(numpy_dtype(self.dtype)))
         object.__setattr__(self, "largest", float(torch.finfo(stored_dtype).max))
 
     @property
@@ -84,7 +86,8 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
     """Check that `rows` match `fields` and their shapes; return the number of rows.
 
     Raises:
-        ShapeError: other fields or shapes, unequal counts, or an integer that is not exact in `dtype`.
+        ShapeError: other fields or shapes, unequal counts, or an integer that is not exact in `dtype` or in the
+            field's, which is that of the first rows. Floating-point numbers are rounded to the field's.
         ReplayError: NaN or Inf: one such row would corrupt every member that samples it.
     """
     if rows.keys() != fields.keys():
@@ -110,6 +113,12 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
             # One product instead of two passes; if it overflows, the passes check the values themselves.
             if not math.sqrt(np.vdot(flat, flat)) <= field.largest:
                 _check_finite(field, values)
+        if not field.dtype.is_floating_point and values.dtype != field.host_dtype:
+            with np.errstate(invalid="ignore"):
+                is_exact = np.array_equal(values.astype(field.host_dtype), values)
+            if not is_exact:
+                text = f"field {field.name!r} holds {field.host_dtype}, as in its first rows; got other {values.dtype}."
+                raise ShapeError(f"{text} fix: {values.dtype} from the first rows on.")
         if field.columns and not field.dtype.is_floating_point and values.dtype.kind in "iu":
             largest = int(np.abs(values).max(initial=0))
             if largest > 2 / torch.finfo(dtype).eps:  # integers up to here are exact in this dtype
@@ -129,7 +138,13 @@ def _check_finite(field: Field, values: np.ndarray) -> None:
     )
 
 
-def host_array(leaf: Any) -> np.ndarray:
+def check_distinct(argument: str, names: Sequence[str]) -> None:
+    """Raise ConfigError for names that occur twice."""
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{argument} name the same one twice: {', '.join(doubled)}. fix: one name for each.")
+
+
+def host_array(leaf: Tree) -> np.ndarray:
     """Return a leaf on the host; ShapeError for nested lists of unequal length."""
     try:
         return leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
@@ -149,11 +164,13 @@ def flatten(fields: Iterable[tuple[str, Any]]) -> Rows:
             continue
         rows[path] = value if isinstance(value, np.ndarray) else host_array(value)
         if not rows[path].ndim:
-            raise ShapeError(f"field {'/'.join(path)!r} needs a leading batch axis; got a scalar. fix: unsqueeze(0).")
+            is_number = rows[path].dtype != object
+            got, fix = ("a scalar", "unsqueeze(0)") if is_number else (f"{value!r}", "an array of numbers")
+            raise ShapeError(f"field {'/'.join(path)!r} needs a leading batch axis; got {got}. fix: {fix}.")
     return rows
 
 
-def put(out: dict[str, Any], path: Sequence[str], values: Any) -> None:
+def put(out: dict[str, Any], path: Sequence[str], values: Tree) -> None:
     """Set `values` at `path` in a dict of dicts."""
     for key in path[:-1]:
         out = out.setdefault(key, {})

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.core.signatures import also_takes
+from agilerl.core.tree import Tree
 from agilerl.ranks import Ranks
 
 
@@ -54,7 +55,7 @@ class RunningMeanStd:
             if count:
                 self.merge(mean, var, count)
 
-    def normalise(self, values: Any) -> np.ndarray:
+    def normalise(self, values: Tree) -> np.ndarray:
         """Return (x − mean) / sqrt(var + epsilon) as float32; the argument is unchanged."""
         scaled: np.ndarray = (np.asarray(values) - self.mean) / np.sqrt(self.var + self.epsilon)
         return scaled.astype(np.float32)

@@ -48,7 +48,7 @@ class Sampler:
     def __init__(
         self,
         memory: Any = None,
-        dataset: Any = None,
+        dataset: object = None,
         dataloader: Any = None,
         *,
         distributed: bool | None = None,
@@ -84,9 +84,7 @@ class Sampler:
         rank, size = _place()
         share = batch_size * (rank + 1) // size - batch_size * rank // size
         if share < 1:
-            raise ConfigError(
-                f"a batch of {batch_size} rows has none for each of {size} processes. fix: batch_size={size} or more."
-            )
+            raise ConfigError(f"a batch of {batch_size} rows is too small for {size} ranks. fix: batch_size={size}.")
         if isinstance(self.dataset, ReplayDataset):
             self.dataset.batch_size = share
             return self.dataset.draw(*args, **kwargs)

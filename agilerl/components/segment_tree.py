@@ -68,7 +68,7 @@ class SegmentTree:
         """Bytes of all nodes."""
         return self._nodes.nbytes
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: Any) -> None:
         """Set leaf[index] = value; an integer, or an array of them."""
         where = np.atleast_1d(np.asarray(index, dtype=np.int64))
         if ((where < 0) | (where >= self.capacity)).any():

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agilerl.components.rows import Field, Path, Rows, numpy_dtype
 from agilerl.core.transfer import to_device
+from agilerl.core.tree import Tree
 
 Leaves = dict[Path, np.ndarray]  # parts of an observation by path below "obs"
 # Stored in a row instead of images: frame numbers. Frame 0 is the empty frame, for unwritten rows.
@@ -63,7 +64,7 @@ class Block:
         if self.view is None:
             self.tensor[start : start + len(rows)] = to_device(torch.from_numpy(rows), self.tensor.device)
 
-    def put(self, index: np.ndarray, rows: Any) -> None:
+    def put(self, index: np.ndarray, rows: Tree) -> None:
         """Write an array or a tensor [k, ...] to the rows `index` [k]."""
         if self.is_copied is not None:
             fresh = index[index < len(self.is_copied)]
@@ -326,7 +327,7 @@ class FrameStore:
             for part in self.fields:
                 data[(role, *part)] = self._take(part, frames)
 
-    def _take(self, part: Path, frames: Any) -> Tensor:
+    def _take(self, part: Path, frames: object) -> Tensor:
         frames = np.asarray(frames) if self.device.type == "cpu" else torch.as_tensor(frames, device=self.device)
         is_aside = frames > self.capacity
         out = self._main[part].take(frames.clip(max=self.capacity))

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from agilerl.components.data import Transition, to_tensordict, with_batch_axis
 from agilerl.components.ring import Part, RowRing
-from agilerl.components.rows import Path, Rows, flatten
+from agilerl.components.rows import Path, Rows, check_distinct, flatten
+from agilerl.core.ranges import Count
 from agilerl.core.rng import Purpose, resolve_seed, stream
+from agilerl.core.transfer import as_device
+from agilerl.core.tree import Tree
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
@@ -74,11 +77,11 @@ class ReplayBuffer(RowRing):
 
     def __init__(
         self,
-        max_size: int | None = None,
+        max_size: Count | None = None,
         device: str | torch.device | Sequence[str] | None = "cpu",
         dtype: torch.dtype | str | torch.device | None = torch.float32,
         *,
-        memory_size: int | None = None,
+        memory_size: Count | None = None,
         field_names: Sequence[str] | None = None,
         seed: int | None = None,
     ) -> None:
@@ -87,10 +90,11 @@ class ReplayBuffer(RowRing):
             dtype = torch.float32
         super().__init__(
             max_size if max_size is not None else memory_size,
-            torch.device(device or "cpu"),  # type: ignore[arg-type]
+            as_device(device or "cpu"),
             dtype if isinstance(dtype, torch.dtype) else torch.float32,
         )
         self.field_names = None if field_names is None else list(field_names)
+        check_distinct("field_names", [ROLES.get(name, name) for name in self.field_names or ()])
         if field_names is not None:
             message = "ReplayBuffer(memory_size=, field_names=) is the older form; use max_size= and add()."
             warn_once("replay_buffer:field_names", message, DeprecationWarning)
@@ -101,11 +105,11 @@ class ReplayBuffer(RowRing):
 
     def write(
         self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        done: Any,
+        obs: Tree,
+        action: Tree,
+        reward: Tree,
+        next_obs: Tree,
+        done: Tree,
         mask: np.ndarray | None = None,
         next_mask: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
@@ -247,10 +251,7 @@ class ReplayBuffer(RowRing):
             raise ShapeError("add() needs a leading batch axis; got batch_size []. fix: add(transition.unsqueeze(0)).")
         if not isinstance(data, Mapping):
             if not hasattr(data, "to_dict"):
-                raise ShapeError(
-                    f"add() takes a TensorDict, a Transition or a dict of fields; got {short(data)}. "
-                    f"fix: add({_BATCH})."
-                )
+                raise ShapeError(f"add() takes a TensorDict, or a dict; got {short(data)}. fix: add({_BATCH}).")
             data = data.to_dict()  # Transition, TensorDict or tensor class
         named = {}
         taken = set(data.keys())
@@ -275,7 +276,7 @@ class ReplayBuffer(RowRing):
         indices = self._draw(batch_size)
         return self._batch(indices, torch.from_numpy(indices).to(self.device) if return_idx else None)
 
-    def sample_from_indices(self, idxs: Any) -> Any:
+    def sample_from_indices(self, idxs: object) -> Any:
         """Return the rows `idxs` ([B] or [B, 1], integers) in the format of `sample`; ShapeError if one is missing."""
         return self._batch(self._live_rows(idxs).reshape(-1), None)
 

@@ -128,13 +128,13 @@ def _of_one(error: Any, algorithm: str) -> Problem:
     )
 
 
-def _of_error(error: AgileRLError, source: str, path: str = "", got: Any = None) -> list[Problem]:
+def _of_error(error: AgileRLError, source: str, path: str = "", got: object = None) -> list[Problem]:
     """Return a problem for each line of an error."""
     parts = [line.removeprefix(f"{source}: ").partition(" fix: ") for line in str(error).splitlines()]
     return [Problem(path, message, got=_as_json(got), fix=fix) for message, _, fix in parts]
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> Any:
     """Return the value if JSON holds it, else its text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value

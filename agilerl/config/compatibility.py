@@ -6,7 +6,7 @@ Beside the keys, its rows know these facts: `algorithm`, `says` (what it learns 
 
 from __future__ import annotations
 
-from agilerl.core.compatibility import Rule, Values, at_least, only
+from agilerl.core.compatibility import OF_EXPLORATION, OF_LOOPS, OF_RUNS, Rule, Values, at_least, only
 from agilerl.hpo.schemes import READERS, scheme_of
 
 OF_TOURNAMENTS = (
@@ -35,9 +35,10 @@ def _readers(key: str, names: list[str]) -> Rule:
 
 
 RULES = (
-    Rule(OF_TOURNAMENTS, {"evolution.scheme": Values(lambda name: scheme_of(name).mutates, "tournament")}),
+    Rule(OF_TOURNAMENTS, {"evolution.scheme": Values(lambda name: scheme_of(name).mutates, "tournament")},
+         yields=("evolution.scheme", *OF_TOURNAMENTS)),
     *(_readers(key, names) for key, names in READERS.items()),
-    Rule(("evolution.widths",), {"evolution.founders": only("spread")}),
+    Rule(("evolution.widths",), {"evolution.founders": only("spread")}, yields=("evolution.widths",)),
     Rule(
         ("evolution.scheme",), {"mutation.rl_hp_selection": Values(bool, None)},
         "changes hyperparameters, and mutation.rl_hp_selection names none", "give the ranges of some: {some_range}",
@@ -49,17 +50,16 @@ RULES = (
         "is the evolution of one agent",
     ),
     Rule(("evolution.max_lag",), {"evolution.mode": only("async")}),
-    Rule(("evolution.mode",), {"training.shards": at_least(2)}),
+    Rule(("evolution.mode", "training.share"), {"training.shards": at_least(2)}),
     Rule(
         ("evolution.mode",), {key: only(value) for key, value in WITHOUT_WAITING.items() if key != _SHARE},
-        "trains, evaluates and selects one shard at a time, while others train",
+        "trains, evaluates and selects one shard at a time, while others train", yields=(*WITHOUT_WAITING,),
     ),
-    Rule(("evolution.mode",), {_SHARE: only(WITHOUT_WAITING[_SHARE])}),  # of replay alone
+    Rule(("evolution.mode",), {_SHARE: only(WITHOUT_WAITING[_SHARE])}, yields=(_SHARE,)),  # of replay alone
     Rule(("training.eval_members",), _TRAINS, _RANKED, _BY_EVALUATION),
     Rule(("evolution.judge",), _TRAINS, _RANKED, _BY_EVALUATION),
     Rule(("evolution.scheme",), _TRAINS, _RANKED, _BY_EVALUATION, when=lambda name: scheme_of(name).by_returns),
     Rule(("replay_buffer.alpha",), {"replay_buffer.prioritized": only(True)}),
-    Rule(("training.share",), {"training.shards": at_least(2)}),
     Rule(
         ("replay_buffer.n_step",), {"changes_gamma": only("")},
         "sums rewards by one gamma for the whole population, which {changes_gamma} would change",
@@ -69,4 +69,9 @@ RULES = (
         ("environment.with_state",), {"reads_state": only(True)},
         "shows env.state() to values of all agents, which {algorithm} does not have", "algo='MAPPO'",
     ),
+    Rule(
+        ("algorithm.batch_size",), {"replay_buffer.max_size": Values(minimum="algorithm.batch_size")},
+        "is more than the memory holds, so that nothing would be learned", when=bool,
+    ),
 )  # fmt: skip
+OF_TRAINING = (*OF_LOOPS, *OF_EXPLORATION, *OF_RUNS)  # keys without the section `training`

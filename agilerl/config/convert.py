@@ -74,17 +74,17 @@ class Conversion:
     problems: list[str] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
 
-    def put(self, section: str, key: str, value: Any) -> None:
+    def put(self, section: str, key: str, value: object) -> None:
         self.content.setdefault(section, {})[key] = value
 
-    def ignore(self, name: str, value: Any, why: str = "") -> None:
+    def ignore(self, name: str, value: object, why: str = "") -> None:
         """Record a key without a counterpart, unless it is off or changes nothing."""
         path = self.paths.get(name, name)
         key = path.rpartition(".")[2].upper()
         if value is not None and value is not False and key not in UNTOLD:
             self.ignored[path] = DROPPED.get(key, why)
 
-    def unknown(self, name: str, value: Any, names: Iterable[str], why: str = "") -> None:
+    def unknown(self, name: str, value: object, names: Iterable[str], why: str = "") -> None:
         """Ignore an unknown key; one that is almost a name is a problem."""
         path, key = self.paths.get(name, name), name.rpartition(".")[2]
         close = [] if key.upper() in DROPPED else nearest(key, sorted(names), 1, MISSPELT)
@@ -94,7 +94,7 @@ class Conversion:
         right = close[0].upper() if path.isupper() else close[0]
         self.problems.append(f"{path} is not a known key. Did you mean {right!r}? fix: {right}.")
 
-    def section(self, value: Any, name: str) -> dict[str, Any]:
+    def section(self, value: object, name: str) -> dict[str, Any]:
         """Return a section's keys, none of a value that is not one."""
         if name in ("algorithm", "environment") and isinstance(value, str):
             return {"name": value}

@@ -25,7 +25,7 @@ IGNORED = {
     "rollouts": (*OF_EXPLORATION, "training.overlap", "replay_buffer", "training.opponents", *OF_DATA),
     "dataset": (*OF_EXPLORATION, "training.overlap", "training.opponents"),
     "team_transitions": (
-        "training.eps_start", "training.eps_end", "training.eps_decay", "training.explore_least", "training.opponents",
+        "training.eps_start", "training.eps_end", "training.eps_decay", "training.opponents",
         "environment.backend", *OF_DATA,
     ),
     "team_rollouts": (*OF_EXPLORATION, "training.overlap", "replay_buffer", "environment.backend", *OF_DATA),

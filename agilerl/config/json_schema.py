@@ -92,7 +92,7 @@ def _field(name: str, field: FieldInfo, meaning: str) -> dict[str, Any]:
     return _described(schema, name, meaning, field.get_default(call_default_factory=True), field)
 
 
-def _described(schema: dict[str, Any], name: str, meaning: str, default: Any, field: FieldInfo) -> dict[str, Any]:
+def _described(schema: dict[str, Any], name: str, meaning: str, default: object, field: FieldInfo) -> dict[str, Any]:
     """Add meaning, values in words, unit and default."""
     values = describe(field.annotation, field.metadata)
     schema["description"] = f"{meaning.rstrip('.')}. Values: {values}." if meaning else f"Values: {values}."
@@ -104,7 +104,7 @@ def _described(schema: dict[str, Any], name: str, meaning: str, default: Any, fi
     return schema
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a default as JSON holds it."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else PydanticUndefined
 
 
-def _value(annotation: Any, metadata: typing.Sequence[Any] = ()) -> dict[str, Any]:
+def _value(annotation: object, metadata: typing.Sequence[Any] = ()) -> dict[str, Any]:
     """Return the schema of a plain value."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

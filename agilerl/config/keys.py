@@ -5,14 +5,14 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import find_algorithm, shipped_in
-from agilerl.algorithms.base.declared import SYNONYMS, hyperparameters
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
+from agilerl.core.signatures import SYNONYMS
 from agilerl.errors import ConfigError, nearest
 
 SECTION_ALIASES = {"selection_strategy": "tournament_selection"}
@@ -80,14 +80,14 @@ def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInf
     return fields
 
 
-def section_of(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: object) -> type[BaseModel] | None:
     """The section type of a field, nullable ones included; None for a plain value."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     kinds = typing.get_args(annotation) if is_union else (annotation,)
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
-def item_of(annotation: Any) -> type[BaseModel] | None:
+def item_of(annotation: object) -> type[BaseModel] | None:
     """The section type of the items of a list, nullable ones included; None for anything else."""
     lists = [part for part in (annotation, *typing.get_args(annotation)) if typing.get_origin(part) is list]
     return section_of(typing.get_args(lists[0])[0]) if lists else None
@@ -254,7 +254,7 @@ NEWER = {
 }
 
 
-def is_published(data: Any) -> bool:
+def is_published(data: object) -> bool:
     """Whether a file's content is a configuration of the published library rather than a manifest."""
     if not isinstance(data, Mapping):
         return False

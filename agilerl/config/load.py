@@ -11,16 +11,16 @@ import yaml
 from pydantic import ValidationError
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
-from agilerl.config.compatibility import OF_TOURNAMENTS, WITHOUT_WAITING
+from agilerl.config.compatibility import RULES
 from agilerl.config.keys import KEY_ALIASES, RANGES, REMOVED, SECTION_ALIASES, TOP_LEVEL_ALIASES, is_published
 from agilerl.config.presets import has_preset, preset_content
 from agilerl.config.problems import errors_of_keys, explain
 from agilerl.config.schema import FIRST_KEYS, Manifest, has_replay
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
+from agilerl.core import foreign
 from agilerl.core.env_ids import reward_threshold
 from agilerl.core.hostile import read_text
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
-from agilerl.hpo.schemes import scheme_of
 
 
 def manifest_from(
@@ -101,7 +101,7 @@ def _rename_mutable(plain: dict[str, Any], source: str) -> None:
         plain["mutation"] = {**mutation, "rl_hp_selection": renamed}
 
 
-def _put(target: dict[str, Any], name: str, value: Any, given_as: str, source: str, section: str = "") -> None:
+def _put(target: dict[str, Any], name: str, value: object, given_as: str, source: str, section: str = "") -> None:
     if name in target:
         whole = f"{section}.{name}" if section else name
         raise ConfigError(f"{source}: {given_as} and {whole} are the same key. fix: keep one of them.")
@@ -135,9 +135,7 @@ def read_data(path: str | Path) -> Any:
     """The content of a YAML file as plain data, {} for an empty one; see `load_manifest`."""
     source = Path(path)
     if source.is_dir():
-        raise ConfigError(
-            f"the configuration {source} is a folder; expected a YAML file. fix: {source / 'config.yaml'}."
-        )
+        raise ConfigError(f"{source} is a folder; expected a YAML file. fix: {source / 'config.yaml'}.")
     if not source.is_file():
         raise ConfigError(f"there is no configuration file {source}. fix: check the path.")
     try:
@@ -153,7 +151,7 @@ def on_preset(
     source: str = "config",
     env_id: str | None = None,
     algo: str | None = None,
-    env: Any = None,
+    env: foreign.Env | None = None,
 ) -> Manifest:
     """Merge a plain mapping over the preset of its environment; other arguments as in `load_manifest`.
 
@@ -296,28 +294,25 @@ def dump_yaml(manifest: Manifest) -> str:
     return text
 
 
-def giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
-    """Let requested settings replace the conflicting ones of a preset.
+SETTINGS = ("training", "mutation", "tournament_selection", "evolution")  # with rows that yield
 
-    Settings of tournaments replace its scheme, a requested scheme its settings of tournaments, equal founders its
-    widths, and asynchronous mode what compares all members of one generation.
-    """
-    paths = list(asked)
-    if "evolution.mode" in paths and data["evolution"]["mode"] == "async":
-        with_replay = has_replay(str(data["algorithm"]["name"]))
-        for path, value in WITHOUT_WAITING.items():
-            section, _, name = path.partition(".")
-            if path not in paths and (with_replay or path != "training.share"):
-                data = {**data, section: {**data[section], name: value}}
-    if "evolution.founders" in paths and "evolution.widths" not in paths and data["evolution"]["founders"] == "equal":
-        data = {**data, "evolution": {**data["evolution"], "widths": None}}
-    mutates = scheme_of(str(data.get("evolution", {}).get("scheme", "tournament"))).mutates
-    if "evolution.scheme" not in paths:
-        if not mutates and any(path.startswith(OF_TOURNAMENTS) for path in paths):
-            return {**data, "evolution": {**data.get("evolution", {}), "scheme": "tournament"}}
-    elif not mutates:
-        for path in OF_TOURNAMENTS:
-            section, _, name = path.partition(".")
-            if not any(p.startswith(path) for p in paths):
-                data = {**data, section: {key: value for key, value in data.get(section, {}).items() if key != name}}
+
+def giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
+    """Let requested settings replace the conflicting ones of a preset, by the rows that say so (`Rule.yields`)."""
+    paths, default = list(asked), Manifest().as_dict()
+    usual = {f"{section}.{key}": value for section in SETTINGS for key, value in default[section].items()}
+    facts = {f"{section}.{key}": value for section in SETTINGS for key, value in data[section].items()}
+    if not has_replay(str(data["algorithm"]["name"])):
+        del facts["training.share"]
+    for rule in RULES:
+        if not rule.yields or not facts.keys() >= {*rule.settings, *rule.needs}:
+            continue
+        names = [key for key in rule.settings if rule.applies(key, facts[key], usual)]
+        broken = [key for key, values in rule.needs.items() if not values.accepts(facts[key])]
+        chosen = [key for key in (*names, *broken) if any(path.startswith(key) for path in paths)]
+        is_asked = any(key in names for key in chosen)
+        changes = {key: rule.needs[key].example if is_asked else usual[key] for key in (broken if is_asked else names)}
+        for key in changes.keys() & {*rule.yields} - {*chosen} if names and broken and chosen else ():
+            section, _, name = key.partition(".")
+            data = {**data, section: {**data[section], name: changes[key]}}
     return data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from functools import lru_cache
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -93,6 +92,6 @@ def _entries(text: str) -> dict[str, str]:
     return found
 
 
-def title_of(thing: Any) -> str:
+def title_of(thing: object) -> str:
     """Return the first sentence of a docstring, on one line."""
     return " ".join(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0].split())

@@ -169,7 +169,7 @@ def _resolved(names: Iterable[str], source: str, algorithm: str) -> list[str]:
     return asked
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return typed network configurations as plain mappings, other values unchanged."""
     if value is None or isinstance(value, str | int | float | list | tuple | Mapping):
         return value

@@ -99,10 +99,7 @@ def check_names(algo: str, env_id: str) -> None:
     if is_language_id(env_id):
         check_kind(algo, env_id)
     elif is_team_id(env_id) and not is_team(algo):
-        raise ConfigError(
-            f"{env_id} has several agents, and {algo} trains one. fix: algorithm: {DEFAULT_FOR_TEAMS}, or an "
-            "environment of one agent."
-        )
+        raise ConfigError(f"{env_id} has several agents, and {algo} trains one. fix: algorithm: {DEFAULT_FOR_TEAMS}.")
     elif is_team(algo) and not is_team_id(env_id):
         raise ConfigError(
             f"{algo} trains several agents, and ids of their environments begin with {' or '.join(TEAM_PACKAGES)}; got "

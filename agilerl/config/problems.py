@@ -41,12 +41,14 @@ def errors_of_keys(data: Mapping[str, Any], algorithm: str) -> list[Any]:
     return [error for error in errors_of(data) if not is_rule(error, algorithm)]
 
 
-def is_rule(error: Any, algorithm: str) -> bool:
+def is_rule(error: Mapping[str, Any], algorithm: str) -> bool:
     """Whether a validation error is of a rule over several keys."""
     return error["type"] == "value_error" and located(error["loc"], algorithm)[1] is None
 
 
-def problem_of(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str, before: Mapping[str, Any]) -> str:
+def problem_of(
+    kind: str, loc: tuple[int | str, ...], error: Mapping[str, Any], algorithm: str, before: Mapping[str, Any]
+) -> str:
     """One message for a validation error of pydantic; `before`: see `explain`."""
     path, field, siblings = located(loc, algorithm)
     message = str(error.get("ctx", {}).get("error", ""))
@@ -78,7 +80,7 @@ def _usual_value(path: str, field: FieldInfo, before: Mapping[str, Any]) -> str:
     return f"{path}={str(value).lower() if isinstance(value, bool) else value}".replace(" ", "")
 
 
-def _literals(annotation: Any) -> tuple[Any, ...]:
+def _literals(annotation: object) -> tuple[Any, ...]:
     """The values of a Literal annotation, nullable ones included; empty for any other annotation."""
     if typing.get_origin(annotation) is typing.Literal:
         return typing.get_args(annotation)

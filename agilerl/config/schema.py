@@ -21,10 +21,10 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
-from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
-from agilerl.config.compatibility import RULES
+from agilerl.algorithms.base.declared import DATASET, check_value, hyperparameters, outside
+from agilerl.config.compatibility import OF_TRAINING, RULES
 from agilerl.config.ignored import ignored_by
-from agilerl.core.compatibility import conflicts
+from agilerl.core.compatibility import OF_DATA, conflicts
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.ranges import (
     BelowOne,
@@ -222,14 +222,6 @@ class Training(Section):
     fqe_updates: Count = DEFAULT_OPTIONS.fqe_updates
     elite_rescore_episodes: CountOrZero = DEFAULT_OPTIONS.rescore_episodes
 
-    @model_validator(mode="after")
-    def _check_exploration(self) -> Training:
-        if self.eps_end > self.eps_start:
-            raise ValueError(
-                f"eps_end must be <= eps_start ({self.eps_start}); got {self.eps_end}. fix: eps_end={self.eps_start}."
-            )
-        return self
-
 
 class Probabilities(Section):
     """Relative weights of the mutation kinds; `new_layer` is the share of architecture mutations that add a layer."""
@@ -318,7 +310,7 @@ class Evolution(Section):
     schedule: list[ScheduledChange] | None = None  # changes of one agent, in place of selection and mutation
 
 
-def _wrong_value(algorithm: str, name: str, value: Any) -> str:
+def _wrong_value(algorithm: str, name: str, value: object) -> str:
     """Return what is wrong with a scheduled value of a hyperparameter; empty if nothing is.
 
     A list holds one number for each action, which `hpo.schedule.check` compares with the agent's.
@@ -417,13 +409,14 @@ class Manifest(Section):
 
     def _conflicts(self) -> Iterator[str]:
         """Yield the rows of `config.compatibility` that the settings break."""
-        facts = self._facts()
+        facts, usual = self._facts(), usual_settings()
         if not self.has_replay:  # its settings are problems by themselves
-            facts = {
-                key: value for key, value in facts.items() if not key.startswith(("replay_buffer", "training.share"))
-            }
-        for _, problem in conflicts(RULES, facts, usual_settings(), as_set):
-            yield problem
+            facts = {k: v for k, v in facts.items() if not k.startswith(("replay_buffer", "training.share"))}
+        defaults = {key: usual[f"training.{key}"] for key in Training.model_fields}
+        rules = (*OF_TRAINING, *(OF_DATA if find_algorithm(self.algorithm.name).experience == DATASET else ()))
+        spelled: Any = lambda k, v: as_set(f"training.{k}" if k in defaults else k, v)  # noqa: E731
+        of_training = conflicts(rules, facts | vars(self.training), defaults, spelled)
+        yield from (problem for _, problem in (*conflicts(RULES, facts, usual, as_set), *of_training))
         founders, survivors = self.training.pop_size, self.evolution.survivors
         if self.evolution.scheme == "halving" and survivors > founders:
             yield (
@@ -441,22 +434,26 @@ class Manifest(Section):
     def _facts(self) -> dict[str, Any]:
         """The facts that rows of `config.compatibility` name."""
         cls = find_algorithm(self.algorithm.name)
+        values, changes = self.algorithm.hyperparameters, self.evolution.schedule or ()
+        batches = [x.get("batch_size") for x in (values, *(c.after for c in changes)) if isinstance(x, dict)]
         rates = (name for name, each in hyperparameters(cls).items() if each.is_number and name.startswith("lr"))
         some_range = f"{next(rates, '')}={{min: 1e-4, max: 1e-2}}".removeprefix("=") or "batch_size={min: 16, max: 256}"
         changing = {
             "mutation.rl_hp_selection": self.mutation.rl_hp_selection,
             "evolution.restart_ranges": self.evolution.restart_ranges,
-            "evolution.schedule": [
-                name for change in self.evolution.schedule or () for name in change.path.split(", ")
-            ],
+            "evolution.schedule": [name for change in changes for name in change.path.split(", ")],
         }
         return {
+            "algo": self.algorithm.name,
             "algorithm": self.algorithm.name,
             "says": cls.experience.says,
             "has_training_episodes": cls.experience.has_training_episodes,
             "reads_state": "state_space" in constructor_arguments(cls),
             "changes_gamma": next((key for key, names in changing.items() if "gamma" in names), ""),
             "some_range": f"mutation.rl_hp_selection.{some_range}",
+            "is_recurrent": bool(values.get("recurrent")),
+            "algorithm.batch_size": max((rows for rows in batches if isinstance(rows, int)), default=0),
+            **({} if self.training.lockstep else {"one_at_a_time": "lockstep=False"}),
             **{key: value_at(self, key) for key in usual_settings()},
         }
 
@@ -545,7 +542,7 @@ def value_at(manifest: Manifest, key: str) -> Any:
     return vars(vars(manifest)[section])[name]
 
 
-def as_set(key: str, value: Any) -> str:
+def as_set(key: str, value: object) -> str:
     """A setting as it is typed after --set; only the key of a section, and of a list."""
     if isinstance(value, BaseModel | dict | list | tuple):
         return key

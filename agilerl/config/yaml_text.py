@@ -38,9 +38,7 @@ def parse_yaml(text: str, source: str) -> Any:
     `LARGEST_YAML` characters, and `MAX_YAML_NODES` values with its aliases expanded.
     """
     if len(text) > LARGEST_YAML:
-        raise ConfigError(
-            f"{source}: has {len(text)} characters; a manifest has at most {LARGEST_YAML}. fix: shorten it."
-        )
+        raise ConfigError(f"{source}: has {len(text)} characters; expected at most {LARGEST_YAML}. fix: shorten it.")
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         if _count_nodes(tree, {}) > MAX_YAML_NODES:
@@ -48,9 +46,7 @@ def parse_yaml(text: str, source: str) -> Any:
         repeated = _repeated_key(tree)
         content = _Loader(text).get_single_data()
     except RecursionError:
-        raise ConfigError(
-            f"{source}: is nested too deeply, or holds itself. fix: a manifest has four levels."
-        ) from None
+        raise ConfigError(f"{source}: is nested too deeply. fix: a manifest has four levels.") from None
     except (ValueError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -83,7 +79,7 @@ def _count_nodes(node: Any, counts: dict[int, int]) -> int:
     return counts[id(node)]
 
 
-def _repeated_key(node: Any) -> Any:
+def _repeated_key(node: object) -> Any:
     """The first duplicate key node of a mapping, else None."""
     if isinstance(node, yaml.MappingNode):
         seen = set()

@@ -177,7 +177,7 @@ def _store(tag: str, tensor: torch.Tensor, place: str, tensors: dict[str, torch.
     return [tag, name, str(copy.dtype), list(copy.shape), _tensor_digest(tensors[name])]
 
 
-def _decode(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _decode(node: object, tensors: dict[str, torch.Tensor]) -> Any:
     if not isinstance(node, list):
         return node
     tag, *rest = node

@@ -20,19 +20,25 @@ class Values:
 
     Attributes:
         accepts: whether a value is one of them. example: one of them, for the fix. others: a text that continues it.
+        minimum: key of the fact that is their lower bound instead.
     """
 
-    accepts: Callable[[Any], bool]
-    example: Any
+    accepts: Callable[[Any], bool] = bool
+    example: Any = None
     others: str = ""
+    minimum: str = ""
+
+    def beside(self, facts: Mapping[str, Any]) -> Values:
+        """Return them for these facts."""
+        return at_least(facts[self.minimum]) if self.minimum else self
 
 
-def only(value: Any) -> Values:
+def only(value: object) -> Values:
     """Accept one value."""
     return Values(lambda x: bool(x == value), value)
 
 
-def at_least(low: int) -> Values:
+def at_least(low: float) -> Values:
     """Accept numbers from `low` on."""
     return Values(lambda x: bool(x >= low), low, " or more")
 
@@ -46,7 +52,7 @@ class Rule:
         when: values of the settings for which the row applies; None: all but the default.
         because: continues the sentence that the settings begin, with names of facts in braces; None: they act only
             with the needs. fix: before the advice to leave the settings out; None: needs that are settings.
-        error: that a broken row raises in a run.
+        error: that a broken row raises in a run. yields: keys whose values of a preset give way.
     """
 
     settings: tuple[str, ...]
@@ -55,8 +61,9 @@ class Rule:
     fix: str | None = None
     when: Callable[[Any], bool] | None = None
     error: type[AgileRLError] = ConfigError
+    yields: tuple[str, ...] = ()
 
-    def applies(self, key: str, value: Any, usual: Mapping[str, Any]) -> bool:
+    def applies(self, key: str, value: object, usual: Mapping[str, Any]) -> bool:
         """Whether a setting's value is one that the row is about."""
         return bool(value != usual[key]) if self.when is None else self.when(value)
 
@@ -74,14 +81,15 @@ def conflicts(
         if not {*rule.settings, *rule.needs} <= facts.keys():
             continue
         names = [key for key in rule.settings if rule.applies(key, facts[key], usual)]
-        broken = [key for key, values in rule.needs.items() if not values.accepts(facts[key])]
+        needs = {key: values.beside(facts) for key, values in rule.needs.items()}
+        broken = [key for key, values in needs.items() if not values.accepts(facts[key])]
         if not names or not broken:
             continue
-        wanted = {key: spelled(key, rule.needs[key].example) for key in broken if key in usual}
+        wanted = {key: spelled(key, needs[key].example) for key in broken if key in usual}
         because = rule.because and rule.because.format_map(facts)
         if because is None:
-            needs = " and ".join(f"{text}{rule.needs[key].others}" for key, text in wanted.items())
-            because = f"act{'s' if len(names) == 1 else ''} only with {needs}"
+            texts = " and ".join(f"{text}{needs[key].others}" for key, text in wanted.items())
+            because = f"act{'s' if len(names) == 1 else ''} only with {texts}"
         got = ", ".join(spelled(key, facts[key]) for key in wanted) if rule.fix is None else ""
         fixes = [", ".join(wanted.values()) if rule.fix is None else rule.fix.format_map(facts)]
         typed = [spelled(key, None).partition("=")[0] for key in names if key in usual]
@@ -93,17 +101,24 @@ def conflicts(
 def enforce(rules: Iterable[Rule], facts: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
     """Raise the error of the first row that is broken; keys without a section are spelled as keywords of Python."""
 
-    def spelled(key: str, value: Any) -> str:
+    def spelled(key: str, value: object) -> str:
         return f"{key}={json.dumps(value) if '.' in key else repr(value)}"
 
     for rule, problem in conflicts(rules, facts, usual, spelled):
         raise rule.error(problem)
 
 
-NORMALIZES = Rule(
-    ("normalize_rewards",), {"clip_rewards": only(False), "reward_scale": only(1.0)},
-    "finds the scale of rewards by itself",
+OF_LOOPS = (
+    Rule(
+        ("normalize_rewards",), {"clip_rewards": only(False), "reward_scale": only(1.0)},
+        "finds the scale of rewards by itself",
+    ),
+    Rule(
+        ("eval_screen",), {"eval_screen": Values(lambda episodes: episodes != 1)},
+        "is one episode per round, which has no standard error", "eval_screen=2",
+    ),
 )  # fmt: skip
+OF_EXPLORATION = (Rule(("eps_end",), {"eps_start": Values(minimum="eps_end")}, "must be at most eps_start"),)
 OF_DATA = (
     Rule(("normalize_rewards",), {"normalize_rewards": only(False)}, "follows rewards as they come", "reward_scale"),
     Rule(("carry_envs",), {"carry_envs": only(False)}, "is for training in environments", ""),
@@ -112,7 +127,7 @@ OF_DATA = (
 """Rows of training from data."""
 
 
-def _several(name: str, needs: Mapping[str, Values], because: str, fix: str, error: Any = ConfigError) -> Rule:
+def _several(name: str, needs: Mapping[str, Values], because: str, fix: str | None, error: Any = ConfigError) -> Rule:
     """A row of a number that is above 1."""
     return Rule((name,), needs, because, fix, when=lambda count: bool(count > 1), error=error)
 
@@ -125,6 +140,7 @@ def _waiting(needs: Mapping[str, Values], because: str) -> Rule:
 
 
 OF_RUNS = (
+    _several("shards", {"pop_size": Values(minimum="shards")}, "needs a member for each shard", None),
     Rule(
         ("carry_envs",), {"shards": only(1)},
         "continues episodes in lanes that stay where they are, and a shard may run in another process each generation",
@@ -177,3 +193,4 @@ OF_RUNS = (
     _waiting({"ranks": only(1)}, "{ranks} processes that train together"),
 )  # fmt: skip
 """Rows of runs."""
+RUN_DEFAULTS: Mapping[str, Any] = {"carry_envs": False, "shards": 1, "ranks": 1, "pop_size": 1}

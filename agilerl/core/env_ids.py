@@ -215,10 +215,7 @@ def import_environment(env_id: str) -> str:
         with working_directory():
             content = vars(importlib.import_module(module))
     except ImportError as error:
-        raise EnvError(
-            f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: run in the folder of {module}.py, or set "
-            "PYTHONPATH."
-        ) from None
+        raise EnvError(f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: set PYTHONPATH.") from None
     import gymnasium
 
     if callable(content.get(name)) and name not in gymnasium.registry:
@@ -244,7 +241,7 @@ def working_directory() -> Iterator[None]:
             sys.path.remove(directory)
 
 
-def takes_box_actions(env: Any) -> bool:
+def takes_box_actions(env: foreign.EnvLike) -> bool:
     """Whether an environment (object, factory or id) takes Box actions; False if unknown."""
     import gymnasium
 
@@ -261,7 +258,7 @@ def takes_box_actions(env: Any) -> bool:
     return isinstance(space, gymnasium.spaces.Box)
 
 
-def check_lookup(env: Any) -> None:
+def check_lookup(env: foreign.EnvLike) -> None:
     """Raise EnvError for an object whose `__getattr__` does not raise AttributeError for missing attributes."""
     try:
         hasattr(env, "agilerl_lookup")
@@ -273,7 +270,7 @@ def check_lookup(env: Any) -> None:
         ) from error
 
 
-def has_several_agents(env: Any) -> bool:
+def has_several_agents(env: foreign.EnvLike) -> bool:
     """Whether an environment (object, factory or id) has several agents; False if unknown."""
     if isinstance(env, str):
         return is_team_id(env)
@@ -306,7 +303,7 @@ def _plain(error: Exception, quote: str = "'") -> str:
     return " ".join(str(error).replace("`", quote).split())
 
 
-def reward_threshold(env: Any) -> float | None:
+def reward_threshold(env: foreign.EnvLike) -> float | None:
     """Return the return at which an environment counts as solved by its registration; None if there is none."""
     if isinstance(env, str):
         if is_team_id(env) or is_language_id(env):

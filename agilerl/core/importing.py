@@ -23,9 +23,7 @@ def import_code(names: Iterable[str] | None) -> None:
     """
     for name in names or ():
         if not name:
-            raise ConfigError(
-                "--import names a module or a file; got ''. fix: --import my_module, or --import my_code.py."
-            )
+            raise ConfigError("--import names a module or a file; got ''. fix: --import my_module.")
         try:
             if name.endswith(".py"):
                 _import_file(Path(name))

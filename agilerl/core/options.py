@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 
-from agilerl.core.compatibility import NORMALIZES, OF_DATA, Rule, enforce
+from agilerl.core.compatibility import OF_DATA, OF_EXPLORATION, OF_LOOPS, Rule, enforce
 from agilerl.core.ranges import (
     AnyNumber,
     Count,
@@ -27,7 +27,6 @@ from agilerl.core.ranges import (
     PositiveFraction,
     check,
 )
-from agilerl.errors import ConfigError
 
 
 @cache
@@ -141,15 +140,13 @@ class LoopOptions:
     checkpoint: Count | None = None
     checkpoint_path: str | None = None
     overwrite_checkpoints: bool = False
-    rules: ClassVar[tuple[Rule, ...]] = (NORMALIZES,)
+    rules: ClassVar[tuple[Rule, ...]] = OF_LOOPS
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
         declared = _declared(kind)
         for name, (values, usual) in declared.items():
             check(name, vars(self)[name], values, usual)
-        if self.eval_screen == 1:
-            raise ConfigError("eval_screen=1: one episode tells no standard error. fix: eval_screen=2, or 0 for none.")
         defaults = {name: usual for name, (_, usual) in declared.items()}
         enforce(self.rules, vars(self), defaults)
 
@@ -222,6 +219,7 @@ class OffPolicyOptions(LoopOptions):
     explore_least: Fraction = 1.0
     share: Literal["all", "shard"] = "all"
     overlap: bool = False
+    rules = (*OF_LOOPS, *OF_EXPLORATION)
 
 
 @dataclass(frozen=True)
@@ -229,7 +227,7 @@ class OfflineOptions(LoopOptions):
     """Options of offline training: those of the loop. A step is one update of one member."""
 
     learning_delay: ClassVar[int] = 0  # the data exist before the first step
-    rules = (NORMALIZES, *OF_DATA)
+    rules = (*OF_LOOPS, *OF_DATA)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from agilerl.core import foreign
 from agilerl.errors import ConfigError, nearest
 
 
-def _no_bool(value: Any) -> Any:
+def _no_bool(value: object) -> Any:
     # YAML turns yes/no/on/off into booleans, and pydantic would take True as 1
     if isinstance(value, bool):
         raise ValueError("a boolean is not a number")
     return value
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> Any:
     """Accept 2e5 and "2e5" (a string in YAML 1.1) for integers."""
     value = _no_bool(value)
     if isinstance(value, (str, float)):
@@ -82,7 +82,7 @@ class Range:
     whole_from_one: bool = False
 
     @classmethod
-    def of(cls, values: Any) -> Range | None:
+    def of(cls, values: object) -> Range | None:
         """Return the range of `T` or `T | None`; None for types other than numbers."""
         kind, _ = without_none(values)
         base, metadata = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
@@ -103,7 +103,7 @@ class Range:
         above = x > self.low if self.open_low else x >= self.low
         return bool((above & (x < self.high if self.open_high else x <= self.high)).all())
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Whether it is a number, or an array of numbers, of this kind; booleans are none."""
         x = np.asarray(value)
         if x.dtype.kind not in ("iuf" if self.base is float else "iu") or isinstance(value, bool) or not self.holds(x):
@@ -123,8 +123,8 @@ class Range:
         return f"above {self.low}" if self.open_low else f"{noun}at least {self.low}"
 
 
-def misfit(value: Any, values: Any, *, arrays: bool = False) -> str:
-    """Return what a value must be by its type, of numbers or `Literal`; empty if it is, or for other types.
+def misfit(value: Any, values: object, *, arrays: bool = False) -> str:
+    """Return what a value must be by its type, of numbers, booleans or `Literal`; empty if it is, or for other types.
 
     arrays: whether an array of numbers is as good as one.
     """
@@ -135,6 +135,8 @@ def misfit(value: Any, values: Any, *, arrays: bool = False) -> str:
         *others, last = map(repr, get_args(kind))
         choices = f"{', '.join(others)} or {last}" if others else last
         return "" if value in get_args(kind) else f"{choices}{' or None' if or_none else ''}"
+    if kind is bool:
+        return "" if isinstance(value, bool | np.bool_) else f"True or False{' or None' if or_none else ''}"
     numbers = Range.of(kind)
     if numbers is None or ((arrays or np.ndim(value) == 0) and numbers.accepts(value)):
         return ""
@@ -143,7 +145,7 @@ def misfit(value: Any, values: Any, *, arrays: bool = False) -> str:
 
 
 def check(
-    name: str, value: Any, values: Any, usual: Any, error: type[Exception] = ConfigError, *, unit: str = "",
+    name: str, value: object, values: object, usual: object, error: type[Exception] = ConfigError, *, unit: str = "",
     arrays: bool = False,
 ) -> None:  # fmt: skip
     """Raise the error unless a value is of its annotated type; see `misfit`.
@@ -157,14 +159,20 @@ def check(
         raise error(f"{text} fix: {name.rpartition(': ')[2]}={fix!r}.")
 
 
-def closest(value: Any, values: Any, usual: Any) -> Any:
+def closest(value: object, values: object, usual: object) -> Any:
     """Return the choice of a `Literal` whose name is most like a wrong value's; the usual value without one."""
     kind, _ = without_none(values)
     choices = [str(choice) for choice in get_args(kind)] if get_origin(kind) is Literal else []
     return next(iter(nearest(str(value), choices, limit=1)), usual)
 
 
-def without_none(values: Any) -> tuple[Any, bool]:
+def usual_of(values: object) -> Any:
+    """Return an example of an annotated type, for the fix."""
+    numbers = Range.of(values)
+    return True if numbers is None else numbers.base(min(max(1, numbers.low), numbers.high))
+
+
+def without_none(values: object) -> tuple[Any, bool]:
     """Return (the type, whether None is allowed) of `T | None`."""
     if get_origin(values) in (Union, types.UnionType):
         rest = [part for part in get_args(values) if part is not type(None)]

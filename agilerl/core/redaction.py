@@ -45,7 +45,7 @@ def redact(text: str, *secrets: Secret | None) -> str:
     return text
 
 
-def without_secrets(tree: Any) -> Any:
+def without_secrets(tree: object) -> Any:
     """A copy of nested plain data with `***` in place of values whose keys are named like secrets."""
     if isinstance(tree, Mapping):
         hidden = {key for key, value in tree.items() if is_secret_name(str(key)) and isinstance(value, str)}

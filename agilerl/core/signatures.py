@@ -5,13 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, get_type_hints
 
 from agilerl.core import foreign
-from agilerl.errors import AgileRLError, ArgumentError, warn_once
+from agilerl.errors import AgileRLError, ArgumentError, nearest, warn_once
 
 OF_POPULATIONS = ("index", "seed", "hp_config", "net_config", "device")  # arguments that populations are made with
+SYNONYMS: dict[str, tuple[str, ...]] = {  # argument names in other libraries, the most common first
+    "learning_rate": ("lr", "lr_actor", "lr_critic"), "train_freq": ("learn_step",), "n_steps": ("learn_step",),
+    "n_epochs": ("update_epochs",), "clip_range": ("clip_coef",),
+}  # fmt: skip
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -113,6 +119,56 @@ def by_position_or_name(cls: Any, **arguments: Any) -> tuple[tuple[Any, ...], di
     if takes_any_name(declared) and inspect.Parameter.VAR_POSITIONAL not in kinds and positions < len(arguments):
         return (), arguments
     return tuple(arguments.values()), {}
+
+
+def hints_of(function: Any) -> dict[str, Any]:
+    """Return the types of a function's arguments, without those whose names exist for type checkers alone."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError:
+        scope = inspect.unwrap(function).__globals__
+        hints: dict[str, Any] = {}
+        for name, written in function.__annotations__.items():
+            with suppress(NameError):
+                hints |= get_type_hints(types.SimpleNamespace(__annotations__={name: written}), scope, None, True)
+        return hints
+
+
+def is_simple(hint: Any) -> bool:
+    """Whether a type is a boolean or an integer, or one of them or None."""
+    return hint in (bool, int, bool | None, int | None)
+
+
+def is_ours(function: Any) -> bool:
+    """Whether a function belongs to this package."""
+    package = __name__.partition(".")[0]
+    return inspect.isfunction(function) and str(function.__module__).partition(".")[0] == package
+
+
+def bind(title: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a call by name; ArgumentError for unknown ones, with the nearest name, or too many."""
+    names = [name for name in signature.parameters if name != "self"]
+    unknown = [] if takes_any_name(signature.parameters) else [name for name in kwargs if name not in names]
+    if unknown:
+        raise ArgumentError(unexpected(title, unknown, names))
+    try:
+        return signature.bind_partial(*args, **kwargs).arguments
+    except TypeError as error:  # too many, or a duplicate
+        raise ArgumentError(f"{title} got {error}. fix: arguments by name, of: {', '.join(names)}.") from None
+
+
+def unexpected(title: str, unknown: Sequence[str], names: Sequence[str]) -> str:
+    """Build the message for unknown arguments: each with the nearest name, or all names."""
+    words = {word: [name for name in meant if name in names] for word, meant in SYNONYMS.items()}
+    close: dict[str, list[str]] = {}
+    for name in unknown:
+        best = [name] if words.get(name) else nearest(name, [*names, *(word for word in words if words[word])], limit=1)
+        close[name] = [meant for word in best for meant in words.get(word, [word])]
+    hints = [f"{name}: did you mean {' or '.join(meant)}?" for name, meant in close.items() if meant]
+    listed = "" if all(close.values()) else f"; known: {', '.join(names)}"
+    fix = "that name" if len(hints) == len(unknown) else "leave it out, or use a known name"
+    what = f"{title} got an unexpected argument {', '.join(map(repr, unknown))}{listed}."
+    return " ".join([what, *hints, f"fix: {fix}."])
 
 
 def construct(cls: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

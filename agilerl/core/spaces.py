@@ -48,7 +48,7 @@ def _counts(text: str) -> np.ndarray:
     return counts
 
 
-def counts_of(texts: Any) -> np.ndarray:
+def counts_of(texts: object) -> np.ndarray:
     """Convert a text to counts [128], or nested texts [...] to counts [..., 128], uint8.
 
     Every word (letters, digits and underscores; in lower case) and every pair of neighbouring words increments two of
@@ -62,12 +62,12 @@ def counts_of(texts: Any) -> np.ndarray:
     return np.stack(rows).reshape(*array.shape, BUCKETS) if rows else np.zeros((*array.shape, BUCKETS), np.uint8)
 
 
-def is_text(space: Any) -> bool:
+def is_text(space: object) -> bool:
     """Whether this is a space of strings: Gymnasium's Text, or another space with a string dtype."""
     return isinstance(space, Space) and space.dtype is not None and np.dtype(space.dtype).kind == "U"
 
 
-def holds_text(space: Any) -> bool:
+def holds_text(space: object) -> bool:
     """Whether observations of this space contain text."""
     return is_text(space) or (isinstance(space, Space) and any(map(holds_text, parts_of(space).values())))
 
@@ -139,7 +139,7 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
     raise ConfigError(unknown_choice("space type", str(kind), KINDS))
 
 
-def short_form(space: Any) -> str:
+def short_form(space: object) -> str:
     """Format a space briefly, without bounds: Box(8,), Discrete(4), Dict(image: Box(84, 84), speed: Box(1,)),
     MultiDiscrete([106] * 31)."""
     if isinstance(space, WordCounts):

@@ -8,6 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agilerl.errors import ConfigError
+
+
+def as_device(device: Any) -> torch.device:
+    """Return a device by its name; ConfigError for an unknown one."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        text = f"device must be one of PyTorch's, such as 'cuda:1'; got {device!r}. fix: device='cpu'."
+        raise ConfigError(text) from None
+
 
 def to_device(values: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Move a tensor; from the host to CUDA through pinned memory and without waiting for the copy.

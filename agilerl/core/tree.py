@@ -7,16 +7,21 @@ and must be cheap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 
 from agilerl.core import foreign
 
-Tree = Any
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from torch import Tensor
+
+Tree: TypeAlias = Union["np.ndarray", "np.generic", float, "Tensor", Mapping[Any, "Tree"], tuple["Tree", ...]]
+"""Names for annotations of parameters; functions return `Any`, since a caller knows the form of its trees."""
 
 
-def map_leaves(change: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def map_leaves(change: Callable[..., Any], tree: Tree, *others: Any) -> Any:
     """Apply `change` to every leaf; mappings (including TensorDicts) become dicts, tuples stay tuples.
 
     Args:
@@ -49,25 +54,25 @@ def count_rows(tree: Tree) -> int:
     return next((len(leaf) for leaf in leaves(tree)), 0)
 
 
-def take(tree: Tree, rows: Any) -> Tree:
+def take(tree: Tree, rows: object) -> Any:
     """Select rows of a batch by an index, a slice, an index array or a boolean mask."""
     return map_leaves(lambda leaf: leaf[rows], tree)
 
 
-def reshape(tree: Tree, *leading: int) -> Tree:
+def reshape(tree: Tree, *leading: int) -> Any:
     """Reshape leaves [L, ...] to [*leading, ...], as views."""
     return map_leaves(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), tree)
 
 
-def copy(tree: Tree) -> Tree:
+def copy(tree: Tree) -> Any:
     """Return a deep copy."""
     return map_leaves(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf.clone(), tree)
 
 
-def choose(rows: np.ndarray, where: Tree, otherwise: Tree) -> Tree:
+def choose(rows: np.ndarray, where: Tree, otherwise: Tree) -> Any:
     """Select row by row: `where` where `rows` [L] bool is True, else `otherwise`. Returns new arrays."""
 
-    def chosen(one: Any, other: Any) -> np.ndarray:
+    def chosen(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         out = np.array(other)
         out[rows] = np.asarray(one)[rows]
         return out
@@ -75,12 +80,12 @@ def choose(rows: np.ndarray, where: Tree, otherwise: Tree) -> Tree:
     return map_leaves(chosen, where, otherwise)
 
 
-def put(batch: Tree, lane: Any, row: Tree) -> None:
+def put(batch: Tree, lane: object, row: Tree) -> None:
     """Write one observation to row `lane` of `batch`, or several to as many rows, in place."""
     map_leaves(lambda leaf, part: leaf.__setitem__(lane, part), batch, row)
 
 
-def stack(space: Any, rows: Sequence[Tree]) -> Tree:
+def stack(space: Space[Any] | None, rows: Sequence[Any]) -> Any:
     """Stack single observations to arrays [L, ...], nested like the space, in its dtype if it has one.
 
     Without a space they are nested like the rows.
@@ -95,7 +100,7 @@ def stack(space: Any, rows: Sequence[Tree]) -> Tree:
     return np.stack([np.asarray(row, dtype) for row in rows])
 
 
-def unbind(tree: Tree) -> list[Tree]:
+def unbind(tree: Any) -> list[Any]:
     """Split leaves [K, ...] into K trees of leaves [...], as views."""
     if isinstance(tree, Mapping):
         parts = {key: unbind(part) for key, part in tree.items()}
@@ -105,7 +110,7 @@ def unbind(tree: Tree) -> list[Tree]:
     return list(tree if isinstance(tree, np.ndarray) else tree.unbind())
 
 
-def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
+def concatenate(trees: Sequence[Tree], dim: int = 0) -> Any:
     """Concatenate leaves [B_i, ...] to [ΣB_i, ...], or along axis `dim`."""
 
     def joined(*parts: Any) -> Any:
@@ -118,7 +123,7 @@ def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
     return map_leaves(joined, *trees)
 
 
-def untuple(tree: Tree) -> Tree:
+def untuple(tree: Tree | None) -> Any:
     """Replace tuples by dicts: element i of a tuple becomes key `tuple_obs_i`, as in replay."""
     if isinstance(tree, tuple):
         tree = {f"tuple_obs_{i}": part for i, part in enumerate(tree)}

@@ -121,7 +121,7 @@ class Dataset:
         return np.asarray(np.add.reduceat(self.reward, starts))
 
 
-def read_dataset(data: Any) -> Dataset:
+def read_dataset(data: object) -> Dataset:
     """Read a data set as transitions.
 
     Args:
@@ -165,9 +165,7 @@ def open_minari(name: str, *, remote: bool = False) -> Any:
         return minari.load_dataset(name, download=remote)
     except Exception as error:  # network, storage or file errors: in each case there is no data set
         ways = "a network that reaches Minari's server" if remote else f"`minari download {name}`"
-        raise ConfigError(
-            f"the Minari data set {name!r} cannot be loaded: {str(error).rstrip('.')}. fix: {ways}."
-        ) from error
+        raise ConfigError(f"the data set {name!r} cannot be loaded: {str(error).rstrip('.')}. fix: {ways}.") from error
 
 
 def read_minari(name: str, *, remote: bool = False) -> Dataset:
@@ -291,7 +289,7 @@ def _about(data: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): _attribute(value) for name, value in foreign.hdf5_attributes(data).items()}
 
 
-def _attribute(value: Any) -> Any:
+def _attribute(value: object) -> Any:
     """Convert an HDF5 attribute to a JSON value; `data.recording` writes mappings and lists as JSON strings."""
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     if isinstance(value, str) and value[:1] in ("{", "["):
@@ -416,7 +414,7 @@ def _named(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     return arrays
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two arrays, or trees of them, hold the same rows; [N] and [N, 1] are the same."""
     pair = [[leaf.reshape(len(leaf), -1) for leaf in trees.leaves(part)] for part in (one, other)]
     return len(pair[0]) == len(pair[1]) and all(map(np.array_equal, *pair))
@@ -442,9 +440,7 @@ def _array(value: Any, where: str) -> Any:
     if isinstance(value, tuple):
         return tuple(_array(part, f"{where}, {number}") for number, part in enumerate(value))
     if np.ma.is_masked(value):
-        raise ShapeError(
-            f"{where} have masked entries; expected a number in each. fix: leave those steps out, or array.filled(0.0)."
-        )
+        raise ShapeError(f"{where} have masked entries. fix: leave those steps out, or array.filled(0.0).")
     try:
         array = np.asarray(value[()] if hasattr(value, "id") else value)  # HDF5: a single read
         array = np.array(array.tolist()) if array.dtype == object else array
@@ -452,15 +448,13 @@ def _array(value: Any, where: str) -> Any:
         raise ShapeError(f"{where} have rows of unequal length. fix: rows of one shape, one for each step.") from None
     if array.dtype.kind not in "biuf":
         kind = {"U": "texts", "S": "texts", "c": "complex numbers", "O": "objects"}.get(array.dtype.kind, "no numbers")
-        raise ShapeError(
-            f"{where} must be real numbers; got {kind} ({array.dtype}). fix: an array of floats or integers."
-        )
+        raise ShapeError(f"{where} must be real numbers; got {kind} ({array.dtype}). fix: floats or integers.")
     if not array.ndim:
         raise ShapeError(f"{where} must be a row for every step; got one number. fix: an array [N, ...].")
     return array
 
 
-def _column(value: Any, where: str) -> np.ndarray:
+def _column(value: Mapping[str, Any] | np.ndarray, where: str) -> np.ndarray:
     """Return one number per step [N], from [N] or [N, 1]."""
     if not isinstance(value, np.ndarray) or not value.ndim or any(length != 1 for length in value.shape[1:]):
         got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
@@ -468,14 +462,12 @@ def _column(value: Any, where: str) -> np.ndarray:
     return value.reshape(-1)
 
 
-def _flags(value: Any, where: str) -> np.ndarray:
+def _flags(value: np.ndarray, where: str) -> np.ndarray:
     """Return one boolean per step [N]."""
     column = _column(value, where)
     wrong = (column != 0) & (column != 1)
     if wrong.any():
-        raise ShapeError(
-            f"{where} must be 0 or 1; got {column[wrong][0]} in row {int(np.argmax(wrong))}. fix: booleans."
-        )
+        raise ShapeError(f"{where} must be 0 or 1; got {column[wrong][0]} in row {np.argmax(wrong)}. fix: booleans.")
     return column.astype(bool)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.tree import Tree
 from agilerl.data.dataset import Dataset
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -87,7 +88,7 @@ def _actions(action: np.ndarray, data: Dataset) -> dict[str, Any]:
     return {"kind": "choices", "shares": by_component, "components": columns.shape[1]}
 
 
-def _observations(name: str, obs: Any) -> Iterator[tuple[str, Any]]:
+def _observations(name: str, obs: Tree) -> Iterator[tuple[str, Any]]:
     if isinstance(obs, Mapping):
         for key, part in obs.items():
             yield from _observations(f"{name}/{key}" if name else str(key), part)
@@ -169,7 +170,7 @@ def _component_lines(components: list[dict[str, float]]) -> Iterator[str]:
         )
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_short(part)}" for key, part in value.items())
     if isinstance(value, float):

@@ -34,7 +34,7 @@ class HandedData:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def file_of(self, dataset: Any) -> str | None:
+    def file_of(self, dataset: object) -> str | None:
         """Return the path of a data set, writing it first if it is not a path.
 
         The file holds the rows as read by `read_dataset`, so that training from it is identical to training from them.
@@ -62,9 +62,7 @@ class HandedData:
             write_dataset(path, arrays, {**about, READ: read})
         except OSError as error:
             where = f"{self._folder.name} ({error.strerror})"
-            raise ConfigError(
-                f"the data set cannot be written to {where}. fix: TMPDIR=FOLDER with more room."
-            ) from error
+            raise ConfigError(f"the data set cannot be written to {where}. fix: TMPDIR with more room.") from error
         self._path = str(path)
         return self._path
 

@@ -50,10 +50,7 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
     rows = {name: _host(part) for name, part in memory.gather(memory.in_order()).items()}
     absent = [name for name in Transition.FIELDS if name not in rows]
     if absent:
-        raise ConfigError(
-            f"the memory holds {', '.join(rows)}, and lacks {', '.join(absent)}. fix: one filled with "
-            f"{', '.join(Transition.FIELDS)}."
-        )
+        raise ConfigError(f"the memory holds {', '.join(rows)}, and lacks {', '.join(absent)}. fix: all fields.")
     terminated = rows["done"].reshape(-1).astype(bool)
     order, ended = in_episodes(rows["obs"], rows["next_obs"], terminated)
     columns = {name: trees.take(rows[name], order) for name in ("obs", "action", "next_obs")}
@@ -62,7 +59,7 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
     return {**columns, **masks, "ended": ended}
 
 
-def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def in_episodes(obs: trees.Tree, next_obs: trees.Tree, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (order, ended) [N]: rows sorted behind their predecessors, and flags of rows without a successor.
 
     Args:
@@ -87,7 +84,7 @@ def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.nda
     return order, ended
 
 
-def _keys(obs: Any) -> list[bytes]:
+def _keys(obs: trees.Tree) -> list[bytes]:
     """Bytes of every observation, for comparison."""
     count = trees.count_rows(obs)
     parts = [np.ascontiguousarray(leaf).reshape(count, -1).view(np.uint8) for leaf in trees.leaves(obs)]
@@ -97,7 +94,7 @@ def _keys(obs: Any) -> list[bytes]:
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in whole]
 
 
-def _host(part: Any) -> Any:
+def _host(part: trees.Tree) -> Any:
     return trees.map_leaves(lambda leaf: leaf.cpu().numpy(), part)
 
 
@@ -172,9 +169,7 @@ def _without_replay(path: Path, settings: Mapping[str, Any]) -> str:
 def _rebuilt(folder: Path, state: Mapping[str, Any], chunks: list[Chunk]) -> ReplayBuffer:
     if "windows" in state:
         steps = state["windows"]["n_step"]
-        raise ConfigError(
-            f"{folder} holds sums over {steps} steps, not single steps. fix: a run with replay_buffer.n_step=1."
-        )
+        raise ConfigError(f"{folder} holds sums over {steps} steps. fix: a run with replay_buffer.n_step=1.")
     memory, log = ReplayBuffer(int(state["max_size"]), seed=0), ReplayLog(folder)
     memory.load_state(state)
     try:

@@ -42,7 +42,7 @@ def random_policy(space: gym.Space[Any], rng: np.random.Generator) -> Policy:
     if isinstance(space, gym.spaces.Box) and not is_bounded(space):
         space.seed(int(rng.integers(2**31)))
 
-    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(obs: trees.Tree, mask: np.ndarray | None) -> np.ndarray:
         return _random(space, rng, trees.count_rows(obs), mask)
 
     return act
@@ -73,9 +73,7 @@ def _random(space: gym.Space[Any], rng: np.random.Generator, count: int, mask: n
         return np.asarray(drawn.astype(space.dtype))
     if isinstance(space, gym.spaces.Box):
         return np.stack([space.sample() for _ in range(count)])
-    raise NotAvailableYetError(
-        f"no random actions for {space} are available. fix: an environment with Discrete, MultiDiscrete or Box actions."
-    )
+    raise NotAvailableYetError(f"no random actions for {space}. fix: Discrete, MultiDiscrete or Box actions.")
 
 
 def noisy_policy(act: Policy, space: gym.Space[Any], noise: float, rng: np.random.Generator) -> Policy:
@@ -96,7 +94,7 @@ def noisy_policy(act: Policy, space: gym.Space[Any], noise: float, rng: np.rando
     if box is not None and not is_bounded(box):
         raise ConfigError(f"noise is measured by the bounds of actions, and {space} has none. fix: --noise 0.")
 
-    def choose(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def choose(obs: trees.Tree, mask: np.ndarray | None) -> np.ndarray:
         action = np.asarray(act(obs, mask))
         if box is None:
             replaced = rng.random(len(action)) < noise
@@ -116,13 +114,11 @@ def greedy_policy(agent: Any) -> Policy:
         NotAvailableYetError: a recurrent agent, whose hidden state cannot be reset per lane.
     """
     if adapted(agent).is_recurrent:
-        raise NotAvailableYetError(
-            f"{agent.algo} with a recurrent policy cannot record a data set yet. fix: a policy without memory."
-        )
+        raise NotAvailableYetError(f"{agent.algo} with a memory cannot record data yet. fix: a policy without memory.")
     agent.set_training_mode(False)
     greedy = greedy_of(agent)
 
-    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(obs: trees.Tree, mask: np.ndarray | None) -> np.ndarray:
         return np.asarray(greedy(obs, mask))
 
     return act
@@ -222,7 +218,7 @@ class _Alone:
     def __init__(self, act: Policy) -> None:
         self.act = act
 
-    def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def act_greedy(self, obs: trees.Tree, mask: np.ndarray | None = None) -> np.ndarray:
         """obs [1, E, ...] -> actions [1, E, ...]."""
         return np.asarray(self.act(trees.take(obs, 0), None if mask is None else mask[0]))[None]
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.files import sync_folder
 from agilerl.errors import CorruptCheckpoint, RunError
 from agilerl.runs.checkpoints import open_unlinked
+
+if TYPE_CHECKING:
+    from agilerl.components.uniform import ReplayBuffer
 
 ROLL_BYTES = 64 * 2**20  # size of a segment after which a new one is started
 _HEADER = 8 + 32  # bytes of length and sha256 before a chunk
@@ -71,7 +74,7 @@ class ReplayLog:
     _mark: Mark | None = None
     _current: Path | None = None
 
-    def append(self, memory: Any) -> None:
+    def append(self, memory: ReplayBuffer) -> None:
         """Append the additions to `memory` since the last call, and flush them to disk.
 
         Raises:
@@ -126,7 +129,7 @@ class ReplayLog:
             raise CorruptCheckpoint(f"{path} does not match its checksum at byte {chunk.offset}.")
         return Changes.of(decode_tree(payload, str(path)))
 
-    def continue_from(self, memory: Any, chunks: Iterable[Chunk]) -> None:
+    def continue_from(self, memory: ReplayBuffer, chunks: Iterable[Chunk]) -> None:
         """Continue after `memory` was restored from `chunks`: the next `append` writes additions from here on."""
         self.chunks, self._mark, self._current = list(chunks), memory.mark(), None
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agilerl.core import foreign
 from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartBinding, PartName, parts_of
 from agilerl.engine.rows.kernels import rule_of
-from agilerl.errors import ConfigError, unknown_choice
+from agilerl.errors import ConfigError
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 
-WANTED = ("auto", "fused", "sequential")
+if TYPE_CHECKING:
+    from agilerl.engine.protocol import Trainable
 IMAGE_ENCODERS = ("EvolvableCNN", "EvolvableResNet")
 
 
@@ -52,7 +53,7 @@ def no_engine_reason(agent: Any) -> Reason | None:
     return None
 
 
-def bind(agent: Any) -> MemberBinding | Reason:
+def bind(agent: Trainable) -> MemberBinding | Reason:
     """Return the agent's binding to rows, or why it has none; a custom `learn` may call `update` too."""
     agent.follow_optimizers()
     registry = agent.registry
@@ -86,7 +87,7 @@ def bind(agent: Any) -> MemberBinding | Reason:
     return MemberBinding(tuple(parts), tuple(optimizers))
 
 
-def reason_text(agent: Any, why: Reason) -> str:
+def reason_text(agent: foreign.Agent, why: Reason) -> str:
     """Message for a reason: the network or optimiser, and how the members could be updated in one pass."""
     if why is not Reason.NOT_DENSE:
         return str(why.value)
@@ -116,10 +117,8 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
         wanted: "auto", "fused" or "sequential".
 
     Raises:
-        ConfigError: "fused" is requested and a member does not stack; unknown `wanted`.
+        ConfigError: "fused" is requested and a member does not stack.
     """
-    if wanted not in WANTED:
-        raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
     unsupported = next((agent for agent in agents if no_engine_reason(agent)), None)
     if unsupported is not None:
         return Choice("agents", f"agent {unsupported.index} brings its own learn()")

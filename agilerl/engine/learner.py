@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl.core import foreign
 from agilerl.core.transfer import to_device
-from agilerl.core.tree import leaves, map_leaves, put
+from agilerl.core.tree import Tree, leaves, map_leaves, put
 from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.parts import MemberBinding, by_size, parts_of
@@ -29,7 +30,7 @@ from agilerl.modules.paths import resolve
 from agilerl.ranks import ONE, Ranks
 
 
-def not_a_result(agent: Any, result: Any) -> AlgorithmError:
+def not_a_result(agent: foreign.Agent, result: object) -> AlgorithmError:
     """Return the error for an `update`, which may be a user's, that returned something else than an `UpdateResult`."""
     return AlgorithmError(
         f"{type(agent).__name__}.update returned an object of {type(result).__name__}; expected an UpdateResult. "
@@ -55,7 +56,7 @@ class Group(ABC):
         self.lead: Any = agents[0]
 
     @abstractmethod
-    def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
+    def learn(self, batch: TransitionBatch, live: Sequence[bool] | None) -> UpdateResult:
         """Update the members that are `live` (None: all) once on their rows of `batch`."""
 
     def learn_each(self, batches: TransitionBatches, live: Sequence[bool] | None = None) -> list[UpdateResult]:
@@ -70,12 +71,12 @@ class Group(ABC):
         """Run all updates of a recipe in one call of a back end; None by default (unsupported)."""
         return None
 
-    def learn_epoch(self, rollout: Any, plan: Any) -> list[UpdateResult] | None:
+    def learn_epoch(self, rollout: object, plan: object) -> list[UpdateResult] | None:
         """Run the minibatches of one epoch in one call of a back end; see `Learner.learn_epoch`."""
         return None
 
     @abstractmethod
-    def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
+    def outputs(self, obs: Tree, noisy: bool = False) -> Tensor:
         """Return policy outputs [N_g, E, out] for environment observations, as constants.
 
         `noisy` keeps the noise of noisy layers, for exploration.
@@ -86,20 +87,20 @@ class Group(ABC):
         """See `Learner.acts_by_row`; False by default."""
         return False
 
-    def greedy_outputs(self, obs: Any) -> Tensor:
+    def greedy_outputs(self, obs: Tree) -> Tensor:
         """Return policy outputs [N_g, E, out] for greedy actions; see `outputs`."""
         return self.outputs(obs)
 
-    def values(self, obs: Any) -> Tensor:
+    def values(self, obs: Tree) -> Tensor:
         """Return state values [N_g, B] of prepared observations, for algorithms with `state_values`."""
         values: Tensor = self._outer(self.lead.state_values(self.engine, self._inner(obs)))
         return values
 
-    def recur(self, obs: Any, hidden: dict[str, Tensor]) -> Any:
+    def recur(self, obs: Tree, hidden: dict[str, Tensor]) -> Any:
         """Step a recurrent group; see `Learner.recur`."""
         return self._outer(self.lead.recur(self.engine, self._inner(self.prepare(obs)), self._inner(hidden)))
 
-    def _inner(self, tree: Any) -> Any:
+    def _inner(self, tree: Tree) -> Any:
         """Convert tensors to engine inputs."""
         return tree
 
@@ -169,7 +170,7 @@ class RowsGroup(Group):
             return None
         return self.engine.whole(self.recipe, batches.stacked(), live)
 
-    def learn_epoch(self, rollout: Any, plan: Any) -> list[UpdateResult] | None:
+    def learn_epoch(self, rollout: object, plan: object) -> list[UpdateResult] | None:
         if not isinstance(self.recipe, PolicyGradientRecipe):
             return None
         results = self.engine.whole_epoch(self.recipe, rollout, plan)
@@ -178,7 +179,7 @@ class RowsGroup(Group):
                 agent.__dict__["learn_counter"] += len(results)  # see `Learner.learn`
         return results
 
-    def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
+    def outputs(self, obs: Tree, noisy: bool = False) -> Tensor:
         with torch.no_grad():
             output: Tensor = (self._noisy if noisy else self._quiet)(self.prepare(obs))
         return output
@@ -199,7 +200,7 @@ class RowsGroup(Group):
     def acts_by_row(self) -> bool:
         return self._by_row is not None
 
-    def greedy_outputs(self, obs: Any) -> Tensor:
+    def greedy_outputs(self, obs: Tree) -> Tensor:
         run = self._by_row
         if run is None:
             return self.outputs(obs)
@@ -259,15 +260,15 @@ class ModuleGroup(Group):
             raise not_a_result(self.lead, result)
         return result.map(lambda x: x.detach().unsqueeze(0))
 
-    def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
+    def outputs(self, obs: Tree, noisy: bool = False) -> Tensor:
         with torch.no_grad():
             output: Tensor = self.lead.policy_output(self._inner(obs), noisy)
         return output.unsqueeze(0)
 
-    def _inner(self, tree: Any) -> Any:
+    def _inner(self, tree: Tree) -> Any:
         return map_leaves(lambda x: x[0], tree)
 
-    def _outer(self, tree: Any) -> Any:
+    def _outer(self, tree: Tree) -> Any:
         return map_leaves(lambda x: x.unsqueeze(0), tree)
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
@@ -308,7 +309,7 @@ class HiddenStates:
         self._groups = learner.groups
         self.hidden: list[dict[str, Tensor] | None] = [None] * len(learner.groups)
 
-    def step(self, number: int, obs: Any) -> tuple[Tensor, Tensor]:
+    def step(self, number: int, obs: Tree) -> tuple[Tensor, Tensor]:
         """Return (raw output, values) of one group, [N_g, E, ...] each."""
         raw, value, self.hidden[number] = self._groups[number].recur(obs, self.of(number, obs))
         return raw, value
@@ -326,7 +327,7 @@ class HiddenStates:
             rows = done.view(len(done), 1, -1, 1)
             self.hidden[number] = {key: part.masked_fill(rows.to(part.device), 0) for key, part in states.items()}
 
-    def of(self, number: int, obs: Any) -> dict[str, Tensor]:
+    def of(self, number: int, obs: Tree) -> dict[str, Tensor]:
         """Return the hidden states of a group; initial ones before the first episode."""
         states = self.hidden[number]
         if states is not None:
@@ -405,7 +406,7 @@ class Learner:
                 agent.__dict__["learn_counter"] += 1  # skips the registration in __setattr__
         return chosen.learn(batch, live)
 
-    def learn_epoch(self, group: int, rollout: Any, plan: Any) -> list[UpdateResult] | None:
+    def learn_epoch(self, group: int, rollout: object, plan: object) -> list[UpdateResult] | None:
         """Update every member of a group on the minibatches of one epoch in one call; None if no back end can.
 
         Args:
@@ -413,7 +414,7 @@ class Learner:
         """
         return self.groups[group].learn_epoch(rollout, plan)
 
-    def prepare(self, group: int, obs: Any) -> Any:
+    def prepare(self, group: int, obs: Tree) -> Any:
         """Convert stored observations (nested for Dict and Tuple spaces) to inputs of a group's engine."""
         return self.groups[group].prepare(obs)
 
@@ -424,11 +425,11 @@ class Learner:
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
-    def outputs_of(self, group: int, obs: Any) -> Tensor:
+    def outputs_of(self, group: int, obs: Tree) -> Tensor:
         """Return policy outputs [N_g, E, out] of one group for its observations [N_g, E, ...], with noise."""
         return self.groups[group].outputs(obs, True)
 
-    def recur(self, group: int, obs: Any, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def recur(self, group: int, obs: Tree, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Step a recurrent group, for algorithms with `recur`.
 
         Args:
@@ -460,7 +461,7 @@ class Learner:
         """
         return not self.agents[0].is_recurrent and all(group.acts_by_row for group in self.groups)
 
-    def act_greedy(self, obs: Any, mask: Mask = None) -> Any:
+    def act_greedy(self, obs: Tree, mask: Mask = None) -> Any:
         """Return greedy environment actions of all members, [N, E, ...]; obs [N, E, ...], mask [N, E, A]. Dict and
         Tuple actions are nested like the space."""
         parts, is_recurrent = [], self.agents[0].is_recurrent
@@ -471,7 +472,7 @@ class Learner:
             parts.append(lead.environment_action(lead.greedy(raw, legal)))
         return self._joined(parts)
 
-    def explore(self, obs: Any, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
+    def explore(self, obs: Tree, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Return exploring actions in storage format, [N, E, ...]; draws [N, E, ...] each."""
         if len(self.groups) == 1:
             group = self.groups[0]
@@ -491,7 +492,7 @@ class Learner:
         for group in self.groups:
             group.set_policy_noise(noise[group.members])
 
-    def _own(self, group: Group, obs: Any) -> Any:
+    def _own(self, group: Group, obs: Tree) -> Any:
         """Select the rows of a group's members."""
         return obs if len(self.groups) == 1 else map_leaves(lambda x: x[group.members], obs)
 

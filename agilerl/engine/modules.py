@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from agilerl.core import foreign
 from agilerl.core.backward import with_precomputed_gradient
-from agilerl.core.tree import map_leaves
+from agilerl.core.tree import Tree, map_leaves
 from agilerl.engine.protocol import Network, Trainable
 from agilerl.modules.layers import set_noise
 from agilerl.modules.paths import resolve
@@ -57,7 +57,7 @@ class ModuleEngine:
             return raw_output(module)
         reader: Any = module
 
-        def run(obs: Any, *rest: Any) -> Tensor:
+        def run(obs: Tree, *rest: Any) -> Tensor:
             key = (id(reader.encoder_source), id(obs))
             if key not in self._features:
                 self._features[key] = (obs, reader.shared_features(obs))  # keeps `obs` alive, so that its id is unique
@@ -106,7 +106,7 @@ class ModuleEngine:
         calls = [self.target(name) for name in names]
         return lambda *inputs: torch.stack([run(*inputs) for run in calls])
 
-    def forward(self, name: str, x: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, name: str, x: Tree) -> tuple[Tensor, Tensor]:
         output = self._raw(name)(x)  # the output's graph represents the pass
         return output.detach(), output
 
@@ -204,7 +204,7 @@ def raw_output(module: nn.Module) -> Network:
     return lambda obs, *rest: run(map_leaves(lambda x: as_input(x, like), obs), *rest)
 
 
-def as_input(x: Any, like: Tensor) -> Tensor:
+def as_input(x: Tree, like: Tensor) -> Tensor:
     """Convert an array or tensor to a custom module's input: on its device, floating-point values in its dtype."""
     tensor = torch.as_tensor(x)
     return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from agilerl.core import tree as trees
-from agilerl.core.tree import map_leaves
+from agilerl.core.tree import Tree, map_leaves
 from agilerl.engine.recipes import Recipe
 from agilerl.ranks import Ranks
 
@@ -115,16 +115,11 @@ class TransitionBatches:
 
     def stacked(self) -> TransitionBatch:
         """Return one batch whose tensors have a leading axis of updates."""
-        return TransitionBatch(
-            **self.fields,
-            weight=self.weight,
-            noise=self.noise,
-            number=self.number,
-            wants_priorities=self.wants_priorities,
-        )
+        others = {name: value for name, value in vars(self).items() if name not in ("fields", "count")}
+        return TransitionBatch(**self.fields, **others)
 
 
-def _unbound(tree: Any, count: int) -> list[Any]:
+def _unbound(tree: Tree, count: int) -> list[Any]:
     """Unbind a tree with leaves [count, ...]; as `unbind`, but faster for the dict of dicts of a team."""
     if type(tree) is not dict:
         return trees.unbind(tree)

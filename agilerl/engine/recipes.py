@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from agilerl.networks.distributions import ActionDistribution
+
+if TYPE_CHECKING:
+    from agilerl.engine.protocol import Trainable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,7 @@ class ActorCriticRecipe:
     Attributes:
         actor: name of the policy. critics: names of the critics, whose heads read features and actions.
         actor_optimizer: of the policy. critic_optimizers: one per critic.
-        policy_interval: updates per step of the policy.
-        tracks_with_policy: whether targets of critics move only with it.
+        policy_interval: updates per step of the policy. tracks_with_policy: whether targets of critics wait for it.
         smooths: whether target actions are smoothed. low, high: bounds of the policy's outputs.
     """
 
@@ -75,7 +77,9 @@ class ActorCriticRecipe:
     low: float = -1.0
     high: float = 1.0
 
-    stands_for: ClassVar[frozenset[str]] = frozenset({"update"})
+    stands_for: ClassVar[frozenset[str]] = frozenset(
+        {"update", "taken_features", "next_actions", "critic_rows", "critic_values", "policy_loss", "priorities"}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +143,7 @@ class GroupLayout:
 class TeamActorCriticRecipe:
     """Deterministic policies of a team with one or two centralised critics each (`MADDPG.update`, `MATD3.update`).
 
-    Hyperparameters are `tau`, the learning rates `lr_actor` and `lr_critic`, and `policy_noise` and `noise_clip` if
-    `smooths`.
+    Hyperparameters are those of `ActorCriticRecipe`.
 
     Attributes:
         agents, groups: of the team, in order. temperature: of relaxed discrete actions.
@@ -153,23 +156,22 @@ class TeamActorCriticRecipe:
     policy_interval: int
     smooths: bool
 
-    stands_for: ClassVar[frozenset[str]] = frozenset({"update", "_smoothed"})
+    stands_for: ClassVar[frozenset[str]] = ActorCriticRecipe.stands_for | {"_smoothed"}
 
 
 OffPolicyRecipe = TDRecipe | ActorCriticRecipe | SoftActorCriticRecipe | TeamActorCriticRecipe
 Recipe = OffPolicyRecipe | PolicyGradientRecipe
 
 
-def recipe_of(agent: Any) -> Recipe | None:
+def recipe_of(agent: Trainable) -> Recipe | None:
     """Return the agent's recipe; None without one, or if methods that it stands for are overridden or replaced."""
-    kind = type(agent)
-    owner = next((base for base in kind.__mro__ if "recipe" in vars(base)), None)
-    description: Recipe | None = None if owner is None else agent.recipe()
+    bases = type(agent).__mro__
+    owner = next((k for k, base in enumerate(bases) if "recipe" in vars(base)), None)
+    description = None if owner is None else agent.recipe()
     if owner is None or description is None:
         return None
-    below = kind.__mro__[: kind.__mro__.index(owner)]
-    for base in kind.__mro__:
+    for k, base in enumerate(bases):
         for name in description.stands_for & vars(base).keys():
-            if base in below or vars(base)[name].__module__ != base.__module__:
+            if k < owner or vars(base)[name].__module__ != base.__module__:
                 return None
     return description

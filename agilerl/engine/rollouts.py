@@ -261,7 +261,10 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
     reward, log_prob = numbers("reward"), numbers("log_prob")
     terminated, truncated, valid = (by_member(buffer.stored(x), count) for x in ("terminated", "truncated", "valid"))
     value = numbers("value") if buffer.values_known else learner.groups[group].values(obs).view_as(reward)
-    after = _bootstrap(learner, group, count, buffer, value)
+    last, finals = outcomes(learner, group, count, buffer, value)
+    after = following_values(value, last)  # or the values of the FINAL observations of truncated episodes
+    for member, steps, lanes, values in finals:
+        after[member, steps, lanes] = values
     hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
     gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
     # The row after an invalid one (for example of a replaced lane) is not the successor of the row before it.
@@ -296,15 +299,6 @@ def standardised_over(ranks: Ranks, values: Tensor, counts: Tensor) -> Tensor:
         scaled = standardised_over(ONE, all_values, all_counts)
         return scaled[:, ranks.rank * width : (ranks.rank + 1) * width].to(values)
     return standardised(values, counts / counts.sum(1, keepdim=True).clamp(min=1))
-
-
-def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutStore, value: Tensor) -> Tensor:
-    """Return v(s'ₜ) [N, T, E]: values of the next observations, or of the FINAL ones of truncated episodes."""
-    last, finals = outcomes(learner, group, count, buffer, value)
-    after = following_values(value, last)
-    for member, steps, lanes, values in finals:
-        after[member, steps, lanes] = values
-    return after
 
 
 def outcomes(

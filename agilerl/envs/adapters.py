@@ -22,6 +22,7 @@ from agilerl.core.spaces import (
     swap_channels,
     without_texts,
 )
+from agilerl.core.tree import Tree
 from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, spaces_in, warn_of_statistics
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, translation
 from agilerl.envs.protocol import Lanes, StepBatch, begin_step, finish_step
@@ -180,7 +181,7 @@ class VectorLanes:
         replaced = healed if healed.any() else None
         return StepBatch(obs, reward, terminated & mask, truncated, final_obs, mask, info, healed=replaced)
 
-    def _rewards(self, reward: Any) -> np.ndarray:
+    def _rewards(self, reward: Tree) -> np.ndarray:
         array = numbers(reward)
         if array is None or array.size != self.num_lanes:
             raise EnvError(
@@ -189,7 +190,7 @@ class VectorLanes:
             )
         return array.astype(np.float64).reshape(self.num_lanes)
 
-    def _flags(self, flags: Any, name: str) -> np.ndarray:
+    def _flags(self, flags: Tree, name: str) -> np.ndarray:
         if type(flags) is np.ndarray and flags.dtype == np.bool_ and flags.shape == (self.num_lanes,):
             return flags
         array = numbers(flags)
@@ -200,7 +201,7 @@ class VectorLanes:
             )
         return array.astype(bool).reshape(self.num_lanes)
 
-    def _final_observations(self, obs: Any, done: np.ndarray, info: dict[str, Any]) -> Any:
+    def _final_observations(self, obs: Tree, done: np.ndarray, info: dict[str, Any]) -> Any:
         key = final_key(info)
         if key is None:
             raise EnvError(
@@ -264,7 +265,7 @@ class VectorLanes:
         masks[done] = True if final is None else final[done]
         return {**info, FINAL_MASK: masks}
 
-    def _reset_ended(self, obs: Any, done: np.ndarray, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _reset_ended(self, obs: Tree, done: np.ndarray, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         first_obs, reset_info = self._begin({"options": {"reset_mask": done.copy()}})
         masks = [
             None if masks is None else np.asarray(masks)
@@ -293,7 +294,7 @@ class _Guess:
         self.name, self.first = name, first
         self.begins = np.zeros(len(next(trees.leaves(first))), dtype=bool)
 
-    def compare(self, resets: np.ndarray, reward: np.ndarray, obs: Any, done: np.ndarray) -> None:
+    def compare(self, resets: np.ndarray, reward: np.ndarray, obs: Tree, done: np.ndarray) -> None:
         """Check one step.
 
         A lane that ended with the observation of a reset, and whose next step has a reward and leads elsewhere, was
@@ -399,7 +400,7 @@ class ChannelsFirstLanes:
         self.lanes.close()
 
 
-def vector_mask_method(env: Any) -> Callable[[], Any] | None:
+def vector_mask_method(env: foreign.Env) -> Callable[[], Any] | None:
     """Return the `action_masks()` method of a vector environment that has one, else None."""
     inner = foreign.bare(env)
     if not isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or not all(inner.call("has_wrapper_attr", "action_masks")):
@@ -407,7 +408,7 @@ def vector_mask_method(env: Any) -> Callable[[], Any] | None:
     return partial(inner.call, "action_masks")
 
 
-def _owned(obs: Any, space: Any) -> Any:
+def _owned(obs: Any, space: Space[Any] | None) -> Any:
     """Copy observations, nested like the space: environments may reuse the memory."""
     parts = foreign.parts(space)
     if isinstance(parts, Mapping):
@@ -429,7 +430,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _takes_seed(env: Any) -> bool:
+def _takes_seed(env: foreign.Env) -> bool:
     parameters = inspect.signature(env.reset).parameters.values()
     return any(p.name == "seed" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
@@ -439,7 +440,7 @@ def _warn_unseeded(name: str) -> None:
     warn_once(f"unseeded:{name}", message)
 
 
-def _mode(declared: Any) -> AutoresetMode:
+def _mode(declared: object) -> AutoresetMode:
     try:
         return declared if isinstance(declared, AutoresetMode) else AutoresetMode(declared)
     except ValueError as exc:

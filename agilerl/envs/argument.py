@@ -71,7 +71,7 @@ class Factory:
         return env
 
 
-def environment_argument(env: Any) -> Any:
+def environment_argument(env: foreign.EnvLike) -> Any:
     """Normalise `env` for a run: an id (text), None, an environment, a vector, or a `Factory`.
 
     A Gymnasium specification and a PettingZoo module become their id, or a factory; a bandit becomes its rounds. A
@@ -108,14 +108,14 @@ def environment_argument(env: Any) -> Any:
     return env
 
 
-def inner_name(env: Any) -> str:
+def inner_name(env: foreign.Env) -> str:
     """Return the name of an environment; for a vector, of the environments in it."""
     if isinstance(env, PettingZooVecEnv | HealingVectEnv):
         return str(env.env_id or env.name)
     return name_of(foreign.single(env))
 
 
-def is_vector(env: Any) -> bool:
+def is_vector(env: foreign.EnvLike) -> bool:
     """Whether it is a vector environment of Gymnasium, of this package, or multi-agent."""
     return isinstance(env, VectorEnv | PettingZooVecEnv)
 
@@ -127,9 +127,7 @@ def _checked_id(env_id: str) -> str:
             f"fix: agilerl train ENV_ID --import {env_id}, or import the class from it and pass that."
         )
     if not env_id.strip():
-        raise EnvError(
-            "the id of the environment is empty. fix: 'CartPole-v1'; `agilerl list envs` prints the known ids."
-        )
+        raise EnvError("the id of the environment is empty. fix: one of `agilerl list envs`.")
     return env_id
 
 
@@ -144,7 +142,7 @@ def _of_spec(spec: EnvSpec) -> Any:
     return Factory(make)
 
 
-def _of_bandit(bandit: Any) -> Any:
+def _of_bandit(bandit: object) -> Any:
     """Return a factory of rounds of a `BanditEnv`; for another bandit, its rounds as one environment."""
     if not isinstance(bandit, BanditEnv):
         return rounds_of(bandit)
@@ -176,15 +174,15 @@ def _of_maker(make: Any) -> Any:
     return factory
 
 
-def _is_environment(env: Any) -> bool:
+def _is_environment(env: foreign.EnvLike) -> bool:
     has_both = foreign.has_methods(env, "reset", "step")
     return (has_both or _is_gym_of_texts(env)) and not isinstance(env, type)
 
 
-def _is_gym_of_texts(env: Any) -> bool:
+def _is_gym_of_texts(env: foreign.EnvLike) -> bool:
     """Whether it is a language environment: a gym of `agilerl.llm_envs`, or a multi-turn game."""
     return foreign.has_methods(env, "split", "batch") or foreign.has_methods(env, "episodes")
 
 
-def _is_vector_like(env: Any) -> bool:
+def _is_vector_like(env: foreign.Env) -> bool:
     return is_vector(env) or (hasattr(env, "num_envs") and not isinstance(env, gymnasium.Env))

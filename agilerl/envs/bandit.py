@@ -43,7 +43,7 @@ class BanditEnv:
             (NaN, None) or targets that cannot be compared, or a single class.
     """
 
-    def __init__(self, features: Any, targets: Any, seed: int | None = None) -> None:
+    def __init__(self, features: Any, targets: object, seed: int | None = None) -> None:
         self.features, self.targets = features, targets
         self._x, self._class = _numbers(features), _classes(targets)
         if len(self._x) != len(self._class):
@@ -113,7 +113,7 @@ class BanditRounds(gym.Env[np.ndarray, Any]):
         contexts, reward = self.bandit.step(int(action))
         return self._contexts(contexts), float(reward), False, False, {}
 
-    def _contexts(self, contexts: Any) -> Any:
+    def _contexts(self, contexts: tree.Tree) -> Any:
         return tree.map_leaves(
             lambda part, rows: np.asarray(rows, part.dtype), nested(self.observation_space), contexts
         )
@@ -127,13 +127,13 @@ def disjoint(features: np.ndarray, arms: int) -> np.ndarray:
     return contexts.reshape(arms, arms * size)
 
 
-def is_bandit(env: Any) -> bool:
+def is_bandit(env: foreign.EnvLike) -> bool:
     """Whether this is a bandit with the published interface, which is no Gymnasium environment."""
     has_both = hasattr(env, "arms") and hasattr(env, "context_dim")
     return has_both and not isinstance(env, gym.Env | type) and foreign.has_methods(env, "reset", "step")
 
 
-def rounds_of(bandit: Any, rounds: int = ROUNDS) -> gym.Env[Any, Any]:
+def rounds_of(bandit: object, rounds: int = ROUNDS) -> gym.Env[Any, Any]:
     """Return the bandit as a Gymnasium environment with episodes of this many rounds.
 
     A `BanditEnv`, also of a subclass, is copied with its data shared, so that every lane draws its own contexts.
@@ -188,7 +188,7 @@ def breast_cancer() -> BanditRounds:
     return of_data("breast_cancer")
 
 
-def _numbers(features: Any) -> np.ndarray:
+def _numbers(features: object) -> np.ndarray:
     try:
         x = np.asarray(features, dtype=np.float32)
     except (TypeError, ValueError) as error:
@@ -198,20 +198,17 @@ def _numbers(features: Any) -> np.ndarray:
     return x
 
 
-def _classes(targets: Any) -> np.ndarray:
+def _classes(targets: object) -> np.ndarray:
     """Return the number of each target's class, in order of first appearance."""
     labels = np.asarray(targets).ravel()
     if not labels.size:
         raise EnvError(f"BanditEnv got no targets. {FIX}")
     missing = [row for row, label in enumerate(labels.tolist()) if label is None or label != label]
     if missing:
-        raise EnvError(
-            f"BanditEnv got {len(missing)} missing targets, the first in row {missing[0]}. fix: leave these rows out."
-        )
+        raise EnvError(f"BanditEnv got {len(missing)} missing targets, from row {missing[0]}. fix: leave them out.")
     try:
         _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     except TypeError as error:
         raise EnvError(f"BanditEnv got targets of types that cannot be compared ({error}). fix: one type.") from None
     order = np.argsort(np.argsort(first))
-    classes: np.ndarray = order[inverse.reshape(-1)]
-    return classes
+    return order[inverse.reshape(-1)]

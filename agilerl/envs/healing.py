@@ -35,6 +35,7 @@ from agilerl.core import tree as trees
 from agilerl.core.ranges import Count, CountOrZero, Positive, check
 from agilerl.core.safe_path import as_before, end_group_with_parent, kill_group, without_working_folder
 from agilerl.core.spaces import nested
+from agilerl.core.tree import Tree
 from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, Construction, constructing, reseed
 from agilerl.envs.lanes import UNMARKED, EnvFactory, LaneInfo, SyncLanes, check_seeds
 from agilerl.envs.limits import time_limit
@@ -268,21 +269,21 @@ class HealingLanes:
         """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is set if a worker was replaced."""
         return self.finish_step(self.begin_step(actions, active))
 
-    def begin_step(self, actions: Any, active: np.ndarray | None = None) -> PendingStep:
+    def begin_step(self, actions: Tree, active: np.ndarray | None = None) -> PendingStep:
         """Send the actions to the workers, which step asynchronously."""
         self._check_actions(actions)
         before = trees.copy(self._obs)
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
         return PendingStep(before, mask, *self._send_step(actions, None if active is None else mask))
 
-    def _check_actions(self, actions: Any) -> None:
+    def _check_actions(self, actions: Tree) -> None:
         if not self._is_reset:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         count = trees.count_rows(actions)
         if count != self.num_lanes:
             raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {count}.")
 
-    def _send_step(self, actions: Any, mask: np.ndarray | None) -> tuple[dict[Any, Worker], dict[int, Fault]]:
+    def _send_step(self, actions: Tree, mask: np.ndarray | None) -> tuple[dict[Any, Worker], dict[int, Fault]]:
         """Send actions to the workers of the lanes `mask` [L], None for all; see `_send`."""
         commands = {
             w.number: ("step", trees.take(actions, w.lanes), None if mask is None else mask[w.lanes])
@@ -296,7 +297,9 @@ class HealingLanes:
         infos, failed = self._collect(pending.waiting, pending.faults)
         return self._batch(pending.before, pending.mask, infos, failed)
 
-    def _batch(self, before: Any, mask: np.ndarray, infos: dict[int, dict[str, Any]], failed: list[Fault]) -> StepBatch:
+    def _batch(
+        self, before: np.ndarray, mask: np.ndarray, infos: dict[int, dict[str, Any]], failed: list[Fault]
+    ) -> StepBatch:
         """Read a step of the lanes `mask` [L] from the shared memory, and replace the workers that failed in it.
 
         Args:
@@ -685,7 +688,7 @@ def _step(lanes: Any, views: Any, rows: slice, actions: Any, active: np.ndarray 
     return dict(batch.info)
 
 
-def _apply(lanes: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
+def _apply(lanes: foreign.Env, function: Callable[[Any], Any]) -> dict[str, Any]:
     result = function(lanes)
     ForkingPickler.dumps(result)  # pickle here, so that errors are raised in this call
     return {"result": result}

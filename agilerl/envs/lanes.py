@@ -18,6 +18,7 @@ from gymnasium import Space
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.spaces import nested
+from agilerl.core.tree import Tree
 from agilerl.envs.generators import LaneGenerators, construct
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, translation, warn_of_misnamed
 from agilerl.envs.protocol import DEFINED, StepBatch
@@ -56,7 +57,7 @@ class LaneInfo(dict[str, np.ndarray]):
             self[key] = np.full((self.num_lanes, width), UNMARKED[key])
         self[key][rows] = values
 
-    def unmark(self, rows: Any) -> None:
+    def unmark(self, rows: int | slice | Sequence[int]) -> None:
         """Reset rows."""
         for key, values in self.items():
             values[rows] = UNMARKED[key]
@@ -191,12 +192,12 @@ class SyncLanes(LocalLanes):
         self.last_obs = obs
         return trees.copy(self.last_obs), self._info.copies()
 
-    def resume(self, obs: Any) -> None:
+    def resume(self, obs: Tree) -> None:
         """Continue from other lanes over these environments; `obs` [L, ...] are the last observations."""
         self._checked(obs)
         self.last_obs = trees.copy(obs)
 
-    def _checked(self, like: Any = None) -> Contract:
+    def _checked(self, like: Tree | None = None) -> Contract:
         if self._contract is None:
             self._contract = Contract(self.single_observation_space, self.name, like)
         return self._contract
@@ -307,7 +308,7 @@ class SyncLanes(LocalLanes):
             self._info.write(MASK, numbers, rows, self._masks.width)
 
 
-def by_lane(space: Space[Any], actions: Any) -> Any:
+def by_lane(space: Space[Any], actions: Tree) -> Any:
     """Split actions [L, ...], nested like their space, into one per lane; arrays of a Box without axes stay
     arrays."""
     is_nested = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
@@ -323,7 +324,7 @@ def by_lane(space: Space[Any], actions: Any) -> Any:
     return [row(lane) for lane in range(trees.count_rows(actions))]
 
 
-def _is_box(space: Any) -> bool:
+def _is_box(space: Space[Any]) -> bool:
     return isinstance(space, gymnasium.spaces.Box)
 
 
@@ -340,7 +341,7 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
     return [int(number) for number in numbers]
 
 
-def mask_method(env: Any) -> Callable[[], Any] | None:
+def mask_method(env: foreign.Env) -> Callable[[], Any] | None:
     """Return the method `env.action_masks`, also inside wrappers (sb3-contrib's convention); None without one."""
     inner = env
     while (method := foreign.method(inner, "action_masks")) is None:
@@ -351,7 +352,7 @@ def mask_method(env: Any) -> Callable[[], Any] | None:
     return method if translate is None else lambda: translate(method())
 
 
-def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[Space[Any], Space[Any]]:
+def spaces_in(env: foreign.Env, prefix: str = "", *, is_required: bool = True) -> tuple[Space[Any], Space[Any]]:
     """Return (observation space, action space) of an environment.
 
     Args:
@@ -376,7 +377,7 @@ def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[
     return env_spaces[0], env_spaces[1]
 
 
-def warn_of_statistics(env: Any) -> None:
+def warn_of_statistics(env: foreign.Env) -> None:
     """Warn once about each wrapper around `env` with statistics, which differ between copies of the environment."""
     while isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         if type(env) in STATISTICS:
@@ -389,7 +390,7 @@ def warn_of_statistics(env: Any) -> None:
         env = env.env
 
 
-def _is_gymnasiums_own(env: Any) -> bool:
+def _is_gymnasiums_own(env: foreign.Env) -> bool:
     if not isinstance(env, gymnasium.Env) or env.spec is None:
         return False
     return type(env.unwrapped).__module__.startswith("gymnasium.envs.") and not env.spec.additional_wrappers
@@ -419,7 +420,7 @@ class Contract:
         like: a batch [L, ...] of first observations, for environments without a space.
     """
 
-    def __init__(self, space: Space[Any] | None, name: str, like: Any = None) -> None:
+    def __init__(self, space: Space[Any] | None, name: str, like: Tree | None = None) -> None:
         self.name = name
         self._tree = _tree(like if space is None else nested(space), ())
         self._leaves = list(trees.leaves(self._tree))
@@ -429,7 +430,7 @@ class Contract:
         """Build an error with environment, lane and actual value."""
         return EnvError(f"{self.name}, lane {lane}: {call} {what}. {HEAL}")
 
-    def row(self, obs: Any, lane: int, call: str = "step()") -> Any:
+    def row(self, obs: Tree, lane: int, call: str = "step()") -> Any:
         """Convert one observation to arrays of the right shape and dtype; finiteness is checked by batch, see `finite`.
 
         EnvError: None, wrong shape, wrong kind of number, missing parts.
@@ -453,7 +454,7 @@ class Contract:
             parts[key] = self._row(node[key], part, lane, call, (*path, key))
         return parts if isinstance(node, dict) else tuple(parts.values())
 
-    def _array(self, leaf: Leaf, value: Any, lane: int, call: str) -> np.ndarray:
+    def _array(self, leaf: Leaf, value: object, lane: int, call: str) -> np.ndarray:
         part = f", part {'/'.join(map(str, leaf.path))!r}," if leaf.path else ""
         array = numbers(value)
         if array is None:
@@ -479,7 +480,7 @@ class Contract:
             value = array.reshape(-1)[0]
         return float(value)
 
-    def flag(self, value: Any, lane: int, name: str) -> bool:
+    def flag(self, value: object, lane: int, name: str) -> bool:
         """Return an end-of-episode flag as a boolean, also from an array of one; EnvError if it is not a boolean."""
         if isinstance(value, bool | np.bool_):
             return bool(value)
@@ -515,7 +516,7 @@ def _square(values: np.ndarray) -> float:
     return float(np.vdot(flat, flat).real)
 
 
-def name_of(env: Any) -> str:
+def name_of(env: foreign.Env) -> str:
     """Return the name of an environment: its registered id, else its class."""
     return str(foreign.env_id(env) or type(foreign.bare(env)).__name__)
 

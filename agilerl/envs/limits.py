@@ -19,7 +19,7 @@ from agilerl.errors import EnvError, warn_once
 DEFAULT_EPISODE_LIMIT = 1_000
 
 
-def time_limit(env: Any) -> int | None:
+def time_limit(env: foreign.Env | None) -> int | None:
     """Return the step limit by Gymnasium, or by MiniGrid itself, of `env` (single, vector or lanes); None if
     unknown."""
     if (single := foreign.single(env)) is not env:
@@ -37,7 +37,7 @@ def time_limit(env: Any) -> int | None:
     return int(limit) if isinstance(limit, int | np.integer) and limit > 0 else None
 
 
-def ends_by_itself(env: Any) -> bool:
+def ends_by_itself(env: foreign.Env) -> bool:
     """Whether the environment (single, vector or lanes) is known to end every episode, with a limit that may change
     between episodes: MiniGrid, where BabyAI's depends on the mission."""
     return is_minigrid(foreign.single(env)) or str(foreign.registered_maker(env)).startswith("minigrid.")
@@ -58,7 +58,7 @@ class EpisodeLimit:
     name: str
 
     @classmethod
-    def of(cls, env: Any, asked: int | None = None, training: int = 0, name: str | None = None) -> EpisodeLimit:
+    def of(cls, env: foreign.Env, asked: int | None = None, training: int = 0, name: str | None = None) -> EpisodeLimit:
         """Return `asked`, else the environment's limit, else the larger of `DEFAULT_EPISODE_LIMIT` and `training`.
 
         Args:
@@ -107,7 +107,7 @@ class TimeLimitOfTeam:
             raise AttributeError(name)
         return getattr(self.unlimited, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """Set attributes on the environment, except for this wrapper's own."""
         if name in OWN:
             object.__setattr__(self, name, value)

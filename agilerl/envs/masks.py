@@ -18,6 +18,7 @@ from gymnasium import Space, spaces
 
 from agilerl.core import foreign
 from agilerl.core.spaces import mask_width, parts_of
+from agilerl.core.tree import Tree
 from agilerl.errors import EnvError, warn_once
 
 MASK = "action_mask"  # key in infos and observations
@@ -148,7 +149,7 @@ class ActionMasks:
         ways = itertools.chain(candidates(masks, count) if is_batch else (), ([masks] * count,))
         return self._first_that_fits(what, ways, count, np.ones(count, bool), is_over)
 
-    def _is_canonical(self, masks: Any, num_lanes: int) -> bool:
+    def _is_canonical(self, masks: Tree | None, num_lanes: int) -> bool:
         return type(masks) is np.ndarray and masks.dtype == bool and masks.shape == (num_lanes, self.width)
 
     def _first_that_fits(
@@ -216,7 +217,7 @@ class ActionMasks:
             raise self._wrong(what, numbers[row], f"allows no action{which}", self.nothing_legal)
         return masks | np.repeat(empty, self._sizes, axis=1) if self.fills else masks
 
-    def one(self, mask: Any, what: str = MASK, *, is_over: bool = False) -> np.ndarray:
+    def one(self, mask: Tree, what: str = MASK, *, is_over: bool = False) -> np.ndarray:
         """Convert one mask in any form to [W] bool."""
         row: np.ndarray = self.rows([mask], what, is_over=np.array([is_over]))[0]
         return row
@@ -272,7 +273,7 @@ def _sized(parts: Sequence[Any]) -> Iterator[Any]:
         yield part if isinstance(part, np.ndarray) else np.empty(len(part)) if isinstance(part, list | tuple) else part
 
 
-def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
+def _lane_by_lane(values: Tree, count: int, present: Tree | None) -> list[Any] | None:
     """Split stacked masks of one part by lane; None if there is not one per lane."""
     rows = next(candidates(values, count), None)
     if rows is None or present is None:
@@ -283,7 +284,7 @@ def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
 # --- masks through wrappers ---
 
 
-def gives_masks(env: Any) -> bool:
+def gives_masks(env: foreign.Env) -> bool:
     """Whether an environment or wrapper may provide masks itself: wrappers of Gymnasium and of this package only pass
     on the masks of the inner environment."""
     methods = [getattr(type(env), name, None) for name in ("reset", "step")]
@@ -306,7 +307,7 @@ def translation(env: Any, is_source: Callable[[Any], bool] = gives_masks) -> Cal
             changing.append((env, outer, inner))
         env = env.env
 
-    def translate(mask: Any) -> Any:
+    def translate(mask: Tree | None) -> Any:
         for wrapper, outer, inner in reversed(changing):
             is_discrete = isinstance(outer, spaces.Discrete) and isinstance(inner, spaces.Discrete)
             if mask is None or not isinstance(wrapper, gymnasium.ActionWrapper) or not is_discrete:
@@ -325,7 +326,7 @@ def translation(env: Any, is_source: Callable[[Any], bool] = gives_masks) -> Cal
 # --- one mask -------------------------------------------------------------------------------------------------------
 
 
-def flat_mask(space: Space[Any], mask: Any) -> np.ndarray:
+def flat_mask(space: Space[Any], mask: Tree | None) -> np.ndarray:
     """Convert one mask in any form to [W] bool; None allows everything.
 
     Raises:
@@ -398,7 +399,7 @@ def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], mask: Any) -> 
     return np.concatenate(flat_masks)
 
 
-def _is_sequence(mask: Any) -> bool:
+def _is_sequence(mask: object) -> bool:
     return isinstance(mask, list | tuple) or (isinstance(mask, np.ndarray) and mask.dtype == object)
 
 

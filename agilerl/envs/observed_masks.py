@@ -22,7 +22,7 @@ from agilerl.errors import EnvError, warn_once
 REST = "observation"  # the key that is unwrapped if it is the only one beside the mask
 
 
-def holds_mask(observation_space: Any, action_space: Any) -> bool:
+def holds_mask(observation_space: Space[Any], action_space: Space[Any]) -> bool:
     """Whether observations are a Dict with a part "action_mask" that fits the actions; not in a `MaskAsFeature`."""
     if not isinstance(observation_space, spaces.Dict) or isinstance(observation_space, MaskAsFeature):
         return False
@@ -48,7 +48,7 @@ def without_mask(observation_space: Any, action_space: Any) -> Any:
     return rest[REST] if set(rest) == {REST} else spaces.Dict(rest)
 
 
-def carries_mask(obs: Any, space: Any) -> bool:
+def carries_mask(obs: object, space: Space[Any] | None) -> bool:
     """Whether observations carry a mask besides the parts in this agent's observation space; False for None."""
     if space is None or not (isinstance(obs, Mapping) or hasattr(obs, "keys")) or MASK not in obs.keys():  # noqa: SIM118 (TensorDict)
         return False
@@ -70,7 +70,7 @@ def with_mask(rest: Any, mask: Any, space: Any) -> dict[str, Any]:
     return {**rest, MASK: mask} if _is_whole(space) else {REST: rest, MASK: mask}
 
 
-def _is_whole(space: Any) -> bool:
+def _is_whole(space: Space[Any]) -> bool:
     """Whether an agent reads a Dict whose only part is named like the rest beside a mask."""
     return isinstance(space, spaces.Dict) and set(space.spaces) == {REST}
 
@@ -87,14 +87,14 @@ def by_row(mask: Any) -> Any:
     return mask
 
 
-def _has_rows(part: Any) -> bool:
+def _has_rows(part: np.ndarray) -> bool:
     try:
         return np.ndim(part) > 1
     except ValueError:  # masks of several parts, of different lengths or None
         return False
 
 
-def _fits(space: Any, action_space: Any) -> bool:
+def _fits(space: Space[Any], action_space: Space[Any]) -> bool:
     """Whether values of the space are action masks."""
     width = mask_width(action_space)
     if not width:
@@ -121,7 +121,7 @@ def _flags(space: Any) -> int:
     return int(np.prod(space.shape)) if is_flag else -1
 
 
-def _warn_of_feature(space: Any, action_space: Any) -> None:
+def _warn_of_feature(space: Space[Any], action_space: Space[Any]) -> None:
     """Warn once about a part "action_mask" that does not fit the actions."""
     if isinstance(space, spaces.Dict) and not isinstance(space, MaskAsFeature) and MASK in space.spaces:
         width = mask_width(action_space)
@@ -156,7 +156,7 @@ class MaskedObservations:
         rest, mask = self._divided(obs, None)
         return rest, {MASK: mask, **info}
 
-    def resumed(self, whole: Any, info: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+    def resumed(self, whole: trees.Tree, info: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Return the result of `reset` or `step` when continuing from the observations `whole` and this info."""
         self.whole = whole
         rest, mask = self._divided(whole, np.ones(self.num_lanes, bool))
@@ -168,7 +168,7 @@ class MaskedObservations:
     def begin_step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Any:
         return begin_step(self.lanes, actions, active)
 
-    def finish_step(self, pending: Any) -> StepBatch:
+    def finish_step(self, pending: object) -> StepBatch:
         return self._without_masks(finish_step(self.lanes, pending))
 
     def _without_masks(self, batch: StepBatch) -> StepBatch:
@@ -182,7 +182,7 @@ class MaskedObservations:
             info[FINAL_MASK] = final_mask
         return replace(batch, obs=obs, final_obs=final_obs, info=info)
 
-    def _divided(self, obs: Any, is_over: np.ndarray | None) -> tuple[Any, np.ndarray]:
+    def _divided(self, obs: trees.Tree, is_over: np.ndarray | None) -> tuple[Any, np.ndarray]:
         rest, mask = split_mask(obs)
         return rest, self._masks.rows(trees.unbind(mask), f"the part {MASK!r} of an observation", is_over=is_over)
 

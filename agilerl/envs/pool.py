@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import Space
 
+from agilerl.core.tree import Tree
 from agilerl.envs.lanes import Contract, check_seeds
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.simulators.classic import FAST
@@ -145,22 +146,18 @@ class EnvPoolLanes:
     def _shape(self) -> tuple[int, ...]:
         return self.single_observation_space.shape or ()
 
-    def _check(self, values: Any) -> np.ndarray:
+    def _check(self, values: Tree) -> np.ndarray:
         space, actions = self.single_action_space, np.asarray(values)
         expected = (self.num_lanes, *(space.shape or ()))
         if actions.shape != expected:
             raise ShapeError(f"{self.env_id} takes actions of shape {expected}; got {actions.shape}.")
         if isinstance(space, gymnasium.spaces.Discrete):
             if actions.dtype.kind not in "iu" or actions.min() < 0 or actions.max() >= space.n:
-                raise EnvError(
-                    f"{self.env_id} takes actions in 0..{space.n - 1}; got {actions.min()}..{actions.max()}."
-                )
-            numbers: np.ndarray = actions.astype(np.int32)
-            return numbers
+                raise EnvError(f"{self.env_id} takes 0..{space.n - 1}; got {actions.min()}..{actions.max()}.")
+            return actions.astype(np.int32)
         if not np.isfinite(actions).all():
             raise EnvError(f"{self.env_id} takes finite actions; got {actions[~np.isfinite(actions)][0]}.")
-        continuous: np.ndarray = actions.astype(np.float32)
-        return continuous
+        return actions.astype(np.float32)
 
     def close(self) -> None:
         self._pool.close()

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl.core import foreign
+from agilerl.core.tree import Tree
 
 AGENTS, PRESENT, STATE = "agents", "present", "state"  # parts of a multi-agent observation
 WAITING, LAST_ACTION = "waiting", "held"  # in stored ones: agents waiting for their next turn, and their action
@@ -26,7 +27,7 @@ class SeenByTeam(dict[str, Any]):
     acted: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, obs: Any) -> SeenByTeam:
+    def of(cls, obs: Tree) -> SeenByTeam:
         """Return the observations if they carry additional data; else an empty instance."""
         return obs if isinstance(obs, SeenByTeam) else cls()
 
@@ -50,7 +51,7 @@ class TeamObservations(SeenByTeam):
         final: Mapping[str, Any] | None = None,
         final_present: Mapping[str, np.ndarray] | None = None,
         acted: Mapping[str, np.ndarray] | None = None,
-        state: Any = None,
+        state: object = None,
     ) -> None:
         super().__init__(rows)
         self.present: Mapping[str, np.ndarray] = present
@@ -140,14 +141,14 @@ class Postponed:
     active: np.ndarray | None
 
 
-def begin_step(lanes: Lanes, actions: Any, active: np.ndarray | None = None) -> Any:
+def begin_step(lanes: Lanes, actions: Tree, active: np.ndarray | None = None) -> Any:
     """Begin a step, which lanes in worker processes make in the background; pass the result to `finish_step`."""
     apart: Any = lanes
     is_apart = foreign.has_methods(lanes, "begin_step", "finish_step")
     return apart.begin_step(actions, active) if is_apart else Postponed(actions, active)
 
 
-def finish_step(lanes: Lanes, pending: Any) -> StepBatch:
+def finish_step(lanes: Lanes, pending: object) -> StepBatch:
     """Return the result of a step begun by `begin_step`; the same as that of `lanes.step`."""
     apart: Any = lanes
     batch: StepBatch = (

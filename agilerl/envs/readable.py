@@ -9,17 +9,18 @@ from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Env, spaces
 
 from agilerl.core import foreign
 from agilerl.core.spaces import MaskAsFeature, count_words, holds_text, without_texts
+from agilerl.core.tree import Tree
 from agilerl.envs.masks import MASK, gives_masks
 
 
 class CountedTexts(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Convert an environment's texts to word counts, see `spaces.counts_of`."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Env[Any, Any]) -> None:
         super().__init__(env)
         self._given = env.observation_space
         self.observation_space = without_texts(self._given)
@@ -29,7 +30,7 @@ class CountedTexts(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, info = self.env.reset(seed=seed, options=options)
         return count_words(self._given, obs), info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Tree) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Perform one step."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return count_words(self._given, obs), reward, terminated, truncated, info
@@ -38,7 +39,7 @@ class CountedTexts(gymnasium.Wrapper[Any, Any, Any, Any]):
 class _Declared(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An unchanged environment with a more precise observation space."""
 
-    def __init__(self, env: Any, space: gymnasium.Space[Any]) -> None:
+    def __init__(self, env: Env[Any, Any], space: gymnasium.Space[Any]) -> None:
         super().__init__(env)
         self.observation_space = space
 
@@ -83,7 +84,7 @@ def _has_inner_mask(env: Any) -> bool:
     return outer.action_space is not env.action_space
 
 
-def _is_seen(env: Any) -> bool:
+def _is_seen(env: foreign.Env) -> bool:
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, CountedTexts | _Declared | _FreshAction):
             return True
@@ -91,11 +92,11 @@ def _is_seen(env: Any) -> bool:
     return False
 
 
-def _is_a(env: Any, module: str, name: str) -> bool:
+def _is_a(env: foreign.Env, module: str, name: str) -> bool:
     return any((cls.__module__, cls.__name__) == (module, name) for cls in type(env.unwrapped).__mro__)
 
 
-def is_minigrid(env: Any) -> bool:
+def is_minigrid(env: foreign.Env | None) -> bool:
     """Whether this is a MiniGrid environment, including BabyAI and the user's subclasses."""
     return isinstance(env, gymnasium.Env) and _is_a(env, "minigrid.minigrid_env", "MiniGridEnv")
 

@@ -49,7 +49,7 @@ class ReadyLanes(HealingLanes):
         self._last = trees.copy(obs)
         return obs, info
 
-    def begin_step(self, actions: Any, active: np.ndarray | None = None) -> PendingStep:
+    def begin_step(self, actions: trees.Tree, active: np.ndarray | None = None) -> PendingStep:
         """Send actions to idle workers. The `mask` of the result is that of all lanes whose step is in progress."""
         self._check_actions(actions)
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)

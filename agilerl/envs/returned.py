@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.tree import Tree
 from agilerl.errors import EnvError
 
 HEALED = "agilerl.healed"  # key in infos of our vectors: [L] bool, lanes whose worker was replaced
@@ -24,7 +25,7 @@ _SHIMMY = "shimmy.openai_gym_compatibility.GymV21CompatibilityV0(env=env) around
 _OF_TEAMS = "(observations, infos)", "(observations, rewards, terminations, truncations, infos)"
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """Format a value for messages: its type and the beginning of its text."""
     text = " ".join(repr(value).split())
     return "None" if value is None else f"{type(value).__name__} {text[:80]}{'...' if len(text) > 80 else ''}"
@@ -39,7 +40,7 @@ def plain(value: Any) -> Any:
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
-def numbers(value: Any) -> np.ndarray | None:
+def numbers(value: object) -> np.ndarray | None:
     """Return `value` as an array of real numbers or booleans; None if it is not numeric."""
     try:
         array = np.asarray(plain(value))
@@ -56,7 +57,7 @@ def is_flag(value: np.ndarray | None) -> bool:
 # -- how many values -------------------------------------------------------------------------------------------------
 
 
-def reset_values(result: Any, where: str, *, is_team: bool = False, is_vector: bool = False) -> tuple[Any, Any]:
+def reset_values(result: object, where: str, *, is_team: bool = False, is_vector: bool = False) -> tuple[Any, Any]:
     """Return (observation, info) of a `reset()`.
 
     Args:
@@ -89,11 +90,11 @@ def _example(is_team: bool) -> str:
     return "observations, {agent: {} for agent in self.agents}" if is_team else "observation, {}"
 
 
-def _is_info(value: Any, is_vector: bool) -> bool:
+def _is_info(value: object, is_vector: bool) -> bool:
     return value is None or isinstance(value, Mapping) or (is_vector and isinstance(value, list | tuple))
 
 
-def step_values(result: Any, where: str, *, is_team: bool = False, is_vector: bool = False) -> Sequence[Any]:
+def step_values(result: object, where: str, *, is_team: bool = False, is_vector: bool = False) -> Sequence[Any]:
     """Return the five values of a `step()`; for the arguments see `reset_values`.
 
     Raises:
@@ -128,7 +129,7 @@ def unpacking_hint(error: BaseException, call: str) -> str:
 # -- infos -----------------------------------------------------------------------------------------------------------
 
 
-def as_info(info: Any, where: str, call: str, key: str = "info") -> Mapping[str, Any]:
+def as_info(info: object, where: str, call: str, key: str = "info") -> Mapping[str, Any]:
     """Return an info as a mapping; None becomes empty.
 
     Raises:
@@ -138,13 +139,10 @@ def as_info(info: Any, where: str, call: str, key: str = "info") -> Mapping[str,
         return {}
     if isinstance(info, Mapping):
         return info
-    raise EnvError(
-        f"{where}: {call} gave {key} = {short(info)}; expected a dictionary. "
-        "fix: {'action_mask': mask} where it is a mask, else {}."
-    )
+    raise EnvError(f"{where}: {call} gave {key} = {short(info)}; expected a dictionary. fix: {{}}.")
 
 
-def as_vector_info(info: Any, count: int, where: str, call: str) -> dict[str, Any]:
+def as_vector_info(info: object, count: int, where: str, call: str) -> dict[str, Any]:
     """Convert the info of a vector environment to Gymnasium's format, without the keys that lanes set themselves.
 
     A list of dictionaries, one for each of `count` environments, becomes one dictionary of object arrays [L], with a
@@ -181,7 +179,7 @@ def final_key(info: Mapping[str, Any]) -> str | None:
     return next((key for key in FINAL if key in info), None)
 
 
-def by_agent(values: Any, what: str, where: str, call: str) -> Mapping[Any, Any]:
+def by_agent(values: Tree, what: str, where: str, call: str) -> Mapping[Any, Any]:
     """Return a multi-agent result as a mapping by agent.
 
     Raises:
@@ -189,7 +187,4 @@ def by_agent(values: Any, what: str, where: str, call: str) -> Mapping[Any, Any]
     """
     if isinstance(values, Mapping):
         return values
-    raise EnvError(
-        f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent. "
-        f"fix: {{agent: ... for agent in self.agents}}."
-    )
+    raise EnvError(f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent. fix: {{agent: x}}")

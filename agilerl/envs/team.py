@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 
 from agilerl.core import foreign
 from agilerl.core.spaces import MaskAsFeature, mask_width, nested
-from agilerl.core.tree import count_rows, leaves, map_leaves
+from agilerl.core.tree import Tree, count_rows, leaves, map_leaves
 from agilerl.envs.lanes import name_of as class_of
 from agilerl.envs.protocol import AGENTS, DEFINED, PRESENT, STATE, TeamObservations
 from agilerl.envs.returned import short
@@ -102,7 +102,7 @@ class Team:
     def by_agent(self, obs: Any, final: Any = None, acted: np.ndarray | None = None) -> TeamObservations:
         """Return observations of lanes by agent, with the presence of agents; see `TeamObservations`."""
 
-        def flags(values: Any) -> dict[str, np.ndarray]:
+        def flags(values: Tree) -> dict[str, np.ndarray]:
             columns = np.asarray(values).astype(bool)
             return {agent: columns[:, k] for k, agent in enumerate(self.agents)}
 
@@ -157,7 +157,7 @@ def action_columns(space: Space[Any]) -> int:
     )
 
 
-def by_name(values: Any) -> Any:
+def by_name(values: object) -> Any:
     """Convert the agent ids of a mapping to strings; other values are unchanged."""
     if not isinstance(values, Mapping) or all(isinstance(agent, str) for agent in values):
         return values
@@ -177,21 +177,21 @@ def as_action(space: Space[Any], columns: np.ndarray) -> Any:
     return np.asarray((shaped if is_real else np.rint(shaped)).astype(space.dtype))
 
 
-def as_columns(space: Space[Any], action: Any) -> np.ndarray:
+def as_columns(space: Space[Any], action: Tree) -> np.ndarray:
     """Invert `as_action`: actions [L, ...], nested like the space or numeric, to [L, k] float32."""
     is_nested = isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(action, Mapping | tuple)
     arrays = [np.asarray(x, np.float32) for x in (leaves(action) if is_nested else [action])]
     return np.concatenate([x.reshape(len(x), -1) for x in map(np.atleast_1d, arrays)], -1)
 
 
-def name_of(env: Any) -> str:
+def name_of(env: foreign.EnvLike) -> str:
     """Return the name of an environment: its class, or its metadata's name for PettingZoo's `raw_env`."""
     name = env.__name__ if isinstance(env, type) else class_of(foreign.unlimited(env))
     declared = foreign.metadata(env).get("name")
     return str(declared) if declared and name in ("raw_env", "parallel_env", "env") else name
 
 
-def is_parallel(env: Any) -> bool:
+def is_parallel(env: foreign.Env) -> bool:
     """Whether it has PettingZoo's parallel interface."""
     needed = ("observation_space", "action_space", "reset", "step")
     return (
@@ -201,7 +201,7 @@ def is_parallel(env: Any) -> bool:
     )
 
 
-def team_of(env: Any, *, with_state: bool = False) -> Team:
+def team_of(env: foreign.Env, *, with_state: bool = False) -> Team:
     """Return the team of an environment with PettingZoo's parallel interface.
 
     A board game's observation {"observation", "action_mask"} becomes its first part; the second one is the mask.
@@ -245,7 +245,7 @@ def _keys_of(env: Any) -> dict[str, Any]:
     return keys
 
 
-def space_of(env: Any, method: str, key: Any) -> Space[Any]:
+def space_of(env: foreign.Env, method: str, key: object) -> Space[Any]:
     """Return `env.observation_space(agent)` or `env.action_space(agent)`, by the environment's own id."""
     declared = getattr(env, method)
     try:

@@ -17,7 +17,7 @@ from agilerl.envs.team import is_parallel, team_of
 from agilerl.errors import EnvError, nearest
 
 
-def maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
+def maker(env: foreign.EnvLike) -> tuple[str | None, Callable[..., Any]]:
     """Return (id or None, factory of a parallel environment)."""
     if isinstance(env, str):
         env = team_module(env)

@@ -15,6 +15,7 @@ from gymnasium import Space
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.utils import batch_space
 
+from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.signatures import also_takes
 from agilerl.envs.healing import Description, HealingLanes, PendingStep, check_options, describe
@@ -118,7 +119,7 @@ class PettingZooVecEnv(Replicable, ABC):
     # --- playing ------------------------------------------------------------------------------------------------------
 
     def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: Any = None
+        self, *, seed: int | Sequence[int] | None = None, options: object = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start new episodes: (agent -> [E, ...] observations, agent -> infos)."""
         self._check_idle("reset")
@@ -163,7 +164,7 @@ class PettingZooVecEnv(Replicable, ABC):
             raise multiprocessing.TimeoutError(f"no answer after {timeout:g} s. fix: step_wait() again, or close().")
         return self._stepped(finish_step(self.lanes, pending))
 
-    def reset_async(self, seed: int | Sequence[int] | None = None, options: Any = None) -> None:
+    def reset_async(self, seed: int | Sequence[int] | None = None, options: object = None) -> None:
         """Request a reset, which is performed by `reset_wait`; arguments as in `reset`."""
         self._begin_call("reset", {"seed": seed, "options": options})
 
@@ -183,11 +184,9 @@ class PettingZooVecEnv(Replicable, ABC):
     def _check_idle(self, name: str) -> None:
         if self._pending is not None:
             pending = self._pending[0]
-            raise AlreadyPendingCallError(
-                f"{name}: a {pending} was begun and not waited for. fix: {pending}_wait().", pending
-            )
+            raise AlreadyPendingCallError(f"{name}: a {pending} was not waited for. fix: {pending}_wait().", pending)
 
-    def _begin_call(self, name: str, what: Any) -> None:
+    def _begin_call(self, name: str, what: object) -> None:
         self._check_idle(name)
         self._pending = name, what
 
@@ -229,9 +228,7 @@ class PettingZooVecEnv(Replicable, ABC):
         present = SeenByTeam.of(self.observations).present or {}
         missing = [agent for agent in present if agent not in actions and present[agent].any()]
         if missing:
-            raise ConfigError(
-                f"{missing[0]} is there and has no action. fix: an action for each agent, [num_envs, ...]."
-            )
+            raise ConfigError(f"{missing[0]} has no action. fix: an action for each agent, [num_envs, ...].")
         return joined
 
     def _stepped(self, batch: StepBatch) -> tuple[Any, ...]:
@@ -265,7 +262,7 @@ class PettingZooVecEnv(Replicable, ABC):
         """Get attribute `name` of every copy."""
         return self.call(name)
 
-    def set_attr(self, name: str, values: Any) -> None:
+    def set_attr(self, name: str, values: object) -> None:
         """Set an attribute on every copy to the value, or to one of a list of values; it is created if missing."""
         self._check_idle("set_attr")
         lane_values = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
@@ -367,7 +364,7 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
 
 
 def make_multi_agent_vect_envs(
-    env: Any,
+    env: foreign.EnvLike,
     num_envs: int = 1,
     *,
     should_async_vector: bool | None = None,

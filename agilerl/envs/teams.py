@@ -17,6 +17,7 @@ from gymnasium import Space
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.spaces import mask_width
+from agilerl.core.tree import Tree
 from agilerl.envs.generators import LaneGenerators
 from agilerl.envs.lanes import Contract, LocalLanes, by_lane, failure
 from agilerl.envs.masks import MASK, MISNAMED, ActionMasks, warn_of_misnamed
@@ -184,7 +185,7 @@ class TeamLanes(LocalLanes):
         team = TeamStep(reward, terminated, truncated, acted, defined)
         return StepBatch(trees.copy(obs), reward.sum(1), over & ~is_cut, is_cut, final, mask, info, team)
 
-    def _five(self, result: Any, lane: int) -> tuple[Any, ...]:
+    def _five(self, result: object, lane: int) -> tuple[Any, ...]:
         """Return the five parts of a step's result, each a mapping by agent."""
         if type(result) is tuple and list(map(type, result)) == ALL_DICTS:
             return result
@@ -228,7 +229,7 @@ class TeamLanes(LocalLanes):
             lane, f"gave {name} without {player.key!r}, which acted; expected one for each agent that acts"
         )
 
-    def _begin(self, obs: Any, lane: int, seed: int | None) -> None:
+    def _begin(self, obs: Tree, lane: int, seed: int | None) -> None:
         where, (agent_obs, infos) = f"{self.name}, lane {lane}", self._reset_env(lane, seed)
         if not self._living(self.envs[lane], lane):
             raise EnvError(
@@ -241,7 +242,7 @@ class TeamLanes(LocalLanes):
             infos = {agent: {**(infos.get(agent) or {}), "active_agent": turn} for agent in agent_obs}
         self._see(obs, lane, agent_obs, infos, "reset()")
 
-    def _leave(self, obs: Any, absent: np.ndarray) -> None:
+    def _leave(self, obs: dict[str, Any], absent: np.ndarray) -> None:
         """Mark agents `absent` [L, M] as absent while others continue."""
         obs[PRESENT][absent] = 0
         for lane, number in np.argwhere(absent).tolist():
@@ -334,7 +335,7 @@ class TeamLanes(LocalLanes):
             decided[~acted[:, p.number], self.team.columns[p.agent]] = np.nan
         return None if np.isnan(decided).all() else decided
 
-    def _finite(self, obs: Any, call: str) -> None:
+    def _finite(self, obs: dict[str, Any], call: str) -> None:
         for p in self._players:
             p.contract.finite(obs[AGENTS][p.agent], call)
         if self._shown_state is not None:

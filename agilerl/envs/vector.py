@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import Env
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -20,6 +21,7 @@ from agilerl.core.env_ids import check_lookup, registered_id
 from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose
 from agilerl.core.rng import seeds as derive_seeds
+from agilerl.core.tree import Tree
 from agilerl.envs.adapters import LooseEnv
 from agilerl.envs.generators import Construction, constructing
 from agilerl.envs.healing import HealingLanes, check_options
@@ -38,7 +40,7 @@ from agilerl.errors import ConfigError, EnvError, unknown_choice, warn_once
 Wrapper = Callable[[Any], Any]
 
 
-def _atari(env: Any) -> Any:
+def _atari(env: Env[Any, Any]) -> Any:
     try:
         frames = AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
     except ImportError as error:
@@ -155,11 +157,11 @@ class HealingVectEnv(Replicable, VectorEnv):
         self._begun: Any = None  # next observations of ended lanes
         self._ended = np.zeros(num_envs, dtype=bool)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: object = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._ended = np.zeros(self.num_envs, dtype=bool)
         return self.lanes.reset(self._lane_seeds(seed))
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Tree) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         again = self._ended
         batch = self.lanes.step(actions, ~again if again.any() else None)
         healed = np.zeros(self.num_envs, dtype=bool) if batch.healed is None else batch.healed
@@ -306,7 +308,7 @@ def make_vect_envs(
     return vector
 
 
-def check_num_envs(num_envs: Any) -> None:
+def check_num_envs(num_envs: object) -> None:
     """Raise EnvError unless it is a positive integer."""
     check("num_envs", num_envs, Count, 1, EnvError, unit="environments stepped at once")
 
@@ -320,9 +322,7 @@ def _checked_backend(asked: str | None, env_id: str | None, env_kwargs: dict[str
     if asked != EnvPoolLanes.backend:
         raise EnvError(f"backend must be 'gymnasium', 'envpool' or 'auto'; got {asked!r}. fix: leave it out.")
     if env_id is None:
-        raise EnvError(
-            "backend 'envpool' is for a registered id without wrappers and worker processes. fix: leave it out."
-        )
+        raise EnvError("backend 'envpool' is for a registered id without wrappers and workers. fix: leave it out.")
     if reason := reason_against(env_id, env_kwargs):
         raise EnvError(f"backend 'envpool': {reason}")
     return asked
@@ -380,6 +380,6 @@ def keep_log_out() -> None:
         mujoco.set_mju_user_warning(_hear)
 
 
-def _hear(message: Any) -> None:
+def _hear(message: object) -> None:
     text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     warn_once(f"mujoco: {text.partition('. ')[0]}", f"MuJoCo: {text}")

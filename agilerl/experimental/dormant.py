@@ -19,6 +19,7 @@ from agilerl.core import foreign
 from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError
 from agilerl.hpo import effects
+from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layered import HiddenUnits, LayeredModule
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.paths import resolve
@@ -147,7 +148,7 @@ def add_reader(
 # -- one network -------------------------------------------------------------------------------------------------------
 
 
-def parts_with_units(network: Any) -> dict[str, tuple[LayeredModule, tuple[HiddenUnits, ...]]]:
+def parts_with_units(network: EvolvableModule) -> dict[str, tuple[LayeredModule, tuple[HiddenUnits, ...]]]:
     """Return the parts of a network whose units can be reset, with these, by path ("encoder."); none of a recurrent
     network, whose activations depend on more than the observation."""
     if isinstance(network, EvolvableNetwork) and network.recurrent:
@@ -182,7 +183,7 @@ def activations_of(part: LayeredModule, hidden: Sequence[HiddenUnits]) -> dict[s
     return seen
 
 
-def dormant_units(network: Any, probe: effects.Probe, threshold: float) -> list[DormantUnits]:
+def dormant_units(network: EvolvableModule, probe: effects.Probe, threshold: float) -> list[DormantUnits]:
     """Return the layers of a network that have dormant units on the observations, and actions, of `probe.fit`."""
     parts, dormant = parts_with_units(network), []
     if not parts:
@@ -201,7 +202,9 @@ def dormant_units(network: Any, probe: effects.Probe, threshold: float) -> list[
     return dormant
 
 
-def readers_of(network: Any, networks: Mapping[str, Any]) -> dict[str, list[tuple[str, EvolvableMLP]]] | None:
+def readers_of(
+    network: EvolvableModule, networks: Mapping[str, Any]
+) -> dict[str, list[tuple[str, EvolvableMLP]]] | None:
     """Return the heads that read a network's features: name of the network -> (path, head); None if others may."""
     readers: dict[str, list[tuple[str, EvolvableMLP]]] = {}
     for name, each in networks.items():
@@ -270,7 +273,7 @@ def reset_dormant_units(agent: Any, threshold: float, rng: np.random.Generator) 
     return sum(resets.count for resets in plan.values())
 
 
-def _recent(agent: Any, networks: Mapping[str, Any]) -> dict[str, effects.Probe]:
+def _recent(agent: foreign.Agent, networks: Mapping[str, Any]) -> dict[str, effects.Probe]:
     """Return the recent observations that each network reads; nothing for networks that read something else."""
     seen = agent.probe_observations(effects.PROBES) if isinstance(agent, effects.Probed) else None
     if seen is None:
@@ -304,7 +307,7 @@ class DormantResets:
         self.threshold, self.seed = threshold, seed
         self.counts: dict[int, int] = {}
 
-    def check(self, agent: Any) -> None:
+    def check(self, agent: foreign.Agent) -> None:
         """Raise ConfigError unless the agent keeps recent observations and has hidden units that can be reset."""
         member = effects.inner(agent)
         parts = [parts_with_units(network) for network in effects.networks_of(member).values()]
@@ -336,7 +339,7 @@ class DormantResets:
             if birth.parent in self.counts:
                 self.counts[birth.id] = self.counts[birth.parent]
 
-    def details_of(self, agent: Any) -> dict[str, float]:
+    def details_of(self, agent: foreign.Agent) -> dict[str, float]:
         """Return the counter of a member's record."""
         return {"reset_units": self.counts.get(agent.index, 0)}
 

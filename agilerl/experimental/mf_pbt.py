@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agilerl.core import foreign
 from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError
 from agilerl.hpo.evolution import Births, Evolution
@@ -86,6 +87,6 @@ class MultipleFrequencies(Evolution):
         self.seed, self.frequencies = int(state["seed"]), tuple(state["frequencies"])
 
 
-def _numbers(agent: Any) -> dict[str, Any]:
+def _numbers(agent: foreign.Agent) -> dict[str, Any]:
     """Return the current values of the mutable hyperparameters."""
     return {name: getattr(agent, name) for name in agent.registry.hp_config.names()}

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import gaussian_process
 
+from agilerl.core import foreign
 from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError
 from agilerl.hpo.evolution import Births, Evolution
@@ -44,7 +45,7 @@ class Trial:
     gain: float
 
 
-def values_of(agent: Any, ranges: Mapping[str, RLParameter]) -> dict[str, float]:
+def values_of(agent: foreign.Agent, ranges: Mapping[str, RLParameter]) -> dict[str, float]:
     """Return the agent's hyperparameters by name."""
     return {name: float(resolve(agent, name)) for name in ranges}
 

@@ -43,19 +43,19 @@ class ArchitectureOptions:
     removal: bool = True
 
 
-def describe(network: Any) -> Any:
+def describe(network: EvolvableModule) -> Any:
     """Return a short form of an architecture for the lineage."""
     form = described(network)
     return foreign.hidden_size(network) if form is None else form
 
 
-def described(network: Any) -> str | None:
+def described(network: EvolvableModule) -> str | None:
     """Return a network's own description; None if it has no `describe`, as with custom modules."""
     describe = foreign.method(network, "describe")
     return None if describe is None else str(describe())
 
 
-def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, Any]:
+def arguments_for(network: EvolvableModule, name: str, given: object) -> dict[str, Any]:
     """Filter `given` to the arguments of the method `name` of `network`."""
     *path, method = name.split(".")
     owner: Any = network
@@ -87,7 +87,7 @@ def changed_copy(
 
 
 def mutate_architecture(
-    agent: Any, options: ArchitectureOptions, choice: Any, rng: np.random.Generator
+    agent: foreign.Agent, options: ArchitectureOptions, choice: Any, rng: np.random.Generator
 ) -> MutationRecord:
     """Apply one architecture mutation to the agent's networks, targets and optimisers.
 
@@ -114,7 +114,7 @@ def mutate_architecture(
 
 
 def bounded(
-    agent: Any, group: Any, method: str, options: ArchitectureOptions, probes: Mapping[str, Probe]
+    agent: foreign.Agent, group: Any, method: str, options: ArchitectureOptions, probes: Mapping[str, Probe]
 ) -> tuple[dict[str, EvolvableModule], dict[str, float]] | None:
     """Apply a method of a group's policy to copies of the agent's networks, with fewer units until all stay in bounds.
 
@@ -140,7 +140,7 @@ def bounded(
 
 
 def is_within(
-    agent: Any, options: ArchitectureOptions, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    agent: foreign.Agent, options: ArchitectureOptions, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 ) -> bool:
     """Whether the outputs of all networks are within their bounds."""
     if options.bound is None:
@@ -156,10 +156,10 @@ def is_within(
 
 
 def spread(
-    agent: Any,
+    agent: foreign.Agent,
     group: Any,
     new_policy: EvolvableModule,
-    result: Any,
+    result: Mapping[str, Any],
     options: ArchitectureOptions,
     probes: Mapping[str, Probe],
 ) -> dict[str, EvolvableModule]:
@@ -195,7 +195,7 @@ def spread(
 
 
 def replace_networks(
-    agent: Any, group: Any, changed: dict[str, EvolvableModule], changes: Mapping[str, float]
+    agent: foreign.Agent, group: Any, changed: dict[str, EvolvableModule], changes: Mapping[str, float]
 ) -> MutationRecord:
     """Install the networks changed by a mutation of a group's policy in the agent; return the record.
     changes: relative changes of outputs by network, as far as measured."""
@@ -208,7 +208,7 @@ def replace_networks(
     return MutationRecord("architecture", path, *architectures, changes.get(name), effects.others(changes, name))
 
 
-def analogous(network: EvolvableModule, applied: str, agent: Any, policy: str) -> str | None:
+def analogous(network: EvolvableModule, applied: str, agent: foreign.Agent, policy: str) -> str | None:
     """Return the method of another evaluation network equivalent to the `applied` policy method; None if there is none.
 
     The method has the same name, or is of the same kind in the part of a centralised encoder that reads the policy's
@@ -226,7 +226,7 @@ def analogous(network: EvolvableModule, applied: str, agent: Any, policy: str) -
     return next((method for name in (*agents, VECTOR_MLP) for method in alike if name in method.split(".")), None)
 
 
-def install(agent: Any, changed: dict[str, EvolvableModule]) -> None:
+def install(agent: foreign.Agent, changed: dict[str, EvolvableModule]) -> None:
     """Install the changed evaluation networks in the agent; targets follow and optimisers are rebuilt.
 
     Optimisers are rebuilt first: if a network is assigned while its optimiser still holds the old one, its moments are

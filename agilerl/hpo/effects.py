@@ -10,10 +10,10 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.core import foreign
-from agilerl.core.tree import count_rows, map_leaves
+from agilerl.core.tree import Tree, count_rows, map_leaves
 from agilerl.errors import MutationError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.morph import Transfer
@@ -60,7 +60,7 @@ class Apart(Protocol):
     def agents_of(self, network: str) -> list[str]:
         """Return the agents that share the network of this name."""
 
-    def observations_for(self, network: str, observations: Any) -> Any:
+    def observations_for(self, network: str, observations: Tree) -> Any:
         """Return the observations read by the network of this name."""
 
 
@@ -81,21 +81,21 @@ class Probe:
     measure_actions: Tensor | None = None
 
 
-def inner(agent: Any) -> Any:
+def inner(agent: object) -> Any:
     """Return the agent inside any wrappers."""
     while "agent" in vars(agent) and hasattr(agent.__dict__["agent"], "registry"):
         agent = agent.__dict__["agent"]
     return agent
 
 
-def registry_of(agent: Any) -> Any:
+def registry_of(agent: foreign.Agent) -> Any:
     """Return the agent's registry; MutationError if it has none."""
     if not hasattr(agent, "registry"):
         raise MutationError(f"{type(agent).__name__} has no registry: only an EvolvableAlgorithm can be mutated.")
     return agent.registry
 
 
-def policy_groups(agent: Any) -> list[Any]:
+def policy_groups(agent: foreign.Agent) -> list[Any]:
     """Return the groups of policy networks: one, or one per group of a team's agents."""
     groups = [g for g in registry_of(agent).groups if g.policy]
     if not groups:
@@ -103,7 +103,7 @@ def policy_groups(agent: Any) -> list[Any]:
     return groups
 
 
-def drawn_policy(agent: Any, rng: np.random.Generator) -> Any:
+def drawn_policy(agent: foreign.Agent, rng: np.random.Generator) -> Any:
     """Return the group whose policy is mutated; drawn at random if there are several."""
     groups = policy_groups(agent)
     return groups[0] if len(groups) == 1 else groups[int(rng.integers(len(groups)))]
@@ -115,19 +115,19 @@ def shared_names(group: Any) -> list[str]:
     return [] if names is None else [names] if isinstance(names, str) else list(names)
 
 
-def networks_of(agent: Any, *, shared: bool = False) -> dict[str, EvolvableModule]:
+def networks_of(agent: foreign.Agent, *, shared: bool = False) -> dict[str, EvolvableModule]:
     """Map attribute names to evaluation networks (with `shared` also targets)."""
     groups = registry_of(agent).groups
     names = [name for g in groups for name in (g.eval_network, *(shared_names(g) if shared else ()))]
     return {name: resolve(agent, name) for name in names}
 
 
-def reads_actions(network: Any) -> bool:
+def reads_actions(network: nn.Module) -> bool:
     """Whether a network is a critic whose head reads more than features: actions, or who asks."""
     return isinstance(network, ContinuousQNetwork)
 
 
-def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name: str = "") -> Probe | None:
+def probe_of(agent: foreign.Agent, policy: EvolvableModule, rng: np.random.Generator, name: str = "") -> Probe | None:
     """Return recent observations of the agent, else samples of the policy's observation space, else None.
 
     name: of the network, for teams, whose networks read different observations (`observations_for`)."""
@@ -142,7 +142,9 @@ def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name
     return _with_actions(probe, agent, policy, name)
 
 
-def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any, name: str) -> Probe | None:
+def probe_for(
+    network: EvolvableModule, policy: EvolvableModule, probe: Probe | None, agent: foreign.Agent, name: str
+) -> Probe | None:
     """Return the policy's observations if the network reads the same space; for a team, those of this network."""
     if isinstance(agent, Apart):
         return None if probe is None else probe_of(agent, network, np.random.default_rng(0), name)
@@ -151,13 +153,13 @@ def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any, name: 
     return _with_actions(probe, agent, network, name)
 
 
-def actions_for(agent: Any, network: Any, name: str) -> Tensor | None:
+def actions_for(agent: foreign.Agent, network: EvolvableModule, name: str) -> Tensor | None:
     """Return what a network reads beside the agent's recent observations, if it does and the agent stores it."""
     stored = foreign.method(agent, "probe_actions") if reads_actions(network) else None
     return None if stored is None else cast("Tensor | None", stored(name, PROBES))
 
 
-def _with_actions(probe: Probe, agent: Any, network: Any, name: str) -> Probe:
+def _with_actions(probe: Probe, agent: foreign.Agent, network: EvolvableModule, name: str) -> Probe:
     actions = actions_for(agent, network, name)
     if actions is None:
         return probe
@@ -165,7 +167,7 @@ def _with_actions(probe: Probe, agent: Any, network: Any, name: str) -> Probe:
 
 
 @contextmanager
-def evaluating(network: Any) -> Iterator[None]:
+def evaluating(network: nn.Module) -> Iterator[None]:
     """Set the network to evaluation mode; wrap a loop in it to avoid traversing the modules on each pass."""
     training = network.training
     if training:
@@ -191,7 +193,7 @@ def output_of(network: Any, observations: Any, actions: Tensor | None = None) ->
     return cast(Tensor, result[0] if isinstance(result, tuple) else result)
 
 
-def probes_of(agent: Any, name: str, rng: np.random.Generator) -> dict[str, Probe]:
+def probes_of(agent: foreign.Agent, name: str, rng: np.random.Generator) -> dict[str, Probe]:
     """Return what the agent's evaluation networks are probed with; `name` is that of the mutated policy.
     rng: draws observations for an agent that has not learned yet."""
     networks = networks_of(agent)
@@ -234,13 +236,13 @@ def greedy_agreement(after: Tensor, before: Tensor) -> float:
     return float((after.argmax(-1) == before.argmax(-1)).double().mean())
 
 
-def is_discrete(network: Any) -> bool:
+def is_discrete(network: nn.Module) -> bool:
     """Whether the network selects a discrete action, so that greedy agreement is defined."""
     return isinstance(foreign.action_space(network), spaces.Discrete)
 
 
 @contextmanager
-def probing(network: Any, probe: Probe | None) -> Iterator[None]:
+def probing(network: EvolvableModule, probe: Probe | None) -> Iterator[None]:
     """Attach probe inputs to the network for the duration of a mutation."""
     inputs = () if probe is None or probe.fit_actions is None else (probe.fit_actions,)
     network.probe(None if probe is None else probe.fit, *inputs)
@@ -282,7 +284,7 @@ def follow(target: EvolvableModule, old_eval: EvolvableModule, new_eval: Evolvab
 
 
 def change_activations(
-    agent: Any, policy: EvolvableModule, activation: str, probe: Probe | None
+    agent: foreign.Agent, policy: EvolvableModule, activation: str, probe: Probe | None
 ) -> dict[str, Mapping[str, Transfer]]:
     """Change the hidden activation of every network in place; return the transfers of networks with new parameters."""
     changed: dict[str, Mapping[str, Transfer]] = {}
@@ -300,7 +302,7 @@ def change_activations(
 
 
 def rebuild_optimizers(
-    agent: Any, changed: Mapping[str, EvolvableModule], transfers: Mapping[str, Mapping[str, Transfer]]
+    agent: foreign.Agent, changed: Mapping[str, EvolvableModule], transfers: Mapping[str, Mapping[str, Transfer]]
 ) -> None:
     """Rebuild the optimisers of changed networks for their new parameters; moments follow the transfers."""
     for entry in registry_of(agent).optimizers:

@@ -149,8 +149,7 @@ class TournamentEvolution(Evolution):
         if not isinstance(selected, tuple) or len(selected) != 2:
             raise ConfigError(f"{call} must return (elite, agents); it returned {short(selected)}. fix: return both.")
         _check_members(selected[1], call, len(population))
-        chosen: list[Any] = list(selected[1])
-        return chosen
+        return list(selected[1])
 
     def _parts(self) -> dict[str, Any]:
         return {"tournament": self.tournament, "mutation": self.mutation}
@@ -263,7 +262,7 @@ def add_births(
     return added
 
 
-def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
+def _birth_of(agent: foreign.Agent, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
     """Return the birth of `agent`: its parent's id and its mutation."""
     record = foreign.mutation_record(agent)
     fitness = parents[parent].fitness[-1] if parent in parents and parents[parent].fitness else None
@@ -276,8 +275,5 @@ def _state_of(name: str, part: Any) -> dict[str, Any] | None:
     if part is None:
         return None
     if not foreign.has_methods(part, "state", "load_state"):
-        raise RunError(
-            f"{name}: a {type(part).__name__} has no state() and load_state(state), so a run with it cannot be saved. "
-            "fix: add them, or train without saving."
-        )
+        raise RunError(f"{name}: a {type(part).__name__} lacks state() and load_state(state). fix: add them.")
     return dict(part.state())

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agilerl.core import foreign
+from agilerl.core.arguments import Checked
+from agilerl.core.ranges import Fraction, NonNegative
 from agilerl.core.rng import Purpose, resolve_seed, restored_generator, stream
 from agilerl.errors import AgileRLWarning, MutationError, warn_once
 from agilerl.hpo import effects
@@ -33,13 +35,7 @@ def _without_owner(member: Any, path: str) -> str:
     return next((path.removeprefix(f"{name}.") for name in names if path.startswith(f"{name}.")), path)
 
 
-def _check_probability(name: str, value: float) -> float:
-    if not isinstance(value, (int, float, np.number)) or not value >= 0:
-        raise SettingError(f"{name} must be a number greater than or equal to zero; got {value!r}.")
-    return float(value)
-
-
-class Mutations:
+class Mutations(Checked):
     """Mutate agents in place.
 
     Args:
@@ -64,38 +60,34 @@ class Mutations:
         last_births: one `MutationRecord` per agent of the last `mutation` call.
     """
 
+    argument_error = SettingError
+
     def __init__(
-        self, no_mutation: float, architecture: float, new_layer_prob: float,
-        parameters: float, activation: float, rl_hp: float,
-        mutation_sd: float = 0.1, activation_selection: Sequence[str] | None = None,
+        self, no_mutation: NonNegative, architecture: NonNegative, new_layer_prob: Fraction,
+        parameters: NonNegative, activation: NonNegative, rl_hp: NonNegative,
+        mutation_sd: NonNegative = 0.1, activation_selection: Sequence[str] | None = None,
         mutate_elite: bool = True, rand_seed: int | None = None, device: Any = "cpu", accelerator: Any = None, *,
-        published: bool = False, noise_bound: float = 0.02, super_noise_bound: float = 0.05,
-        removal_bound: float = 0.1, removal: bool = True,
+        published: bool = False, noise_bound: NonNegative = 0.02, super_noise_bound: NonNegative = 0.05,
+        removal_bound: NonNegative = 0.1, removal: bool = True,
         algo: str | None = None, arch: str | None = None, agent_ids: Sequence[str] | None = None,
         rl_hp_selection: Sequence[str] | None = None, min_lr: float | None = None, max_lr: float | None = None,
         min_learn_step: float | None = None, max_learn_step: float | None = None,
         min_batch_size: float | None = None, max_batch_size: float | None = None,
     ) -> None:  # fmt: skip
-        self.no_mut = _check_probability("Probability of no mutation", no_mutation)
-        self.architecture_mut = _check_probability("Probability of architecture mutation", architecture)
-        self.parameters_mut = _check_probability("Probability of parameters mutation", parameters)
-        self.activation_mut = _check_probability("Probability of activation mutation", activation)
-        self.rl_hp_mut = _check_probability("Probability of reinforcement learning hyperparameter mutation", rl_hp)
-        self.new_layer_prob = _check_probability("Probability of new layer architecture mutation", new_layer_prob)
-        if self.new_layer_prob > 1:
-            raise SettingError(f"Probability of new layer mutation must be between zero and one; got {new_layer_prob}.")
-        self.mutation_sd = _check_probability("Mutation strength", mutation_sd)
+        self.no_mut, self.architecture_mut = float(no_mutation), float(architecture)
+        self.parameters_mut, self.activation_mut = float(parameters), float(activation)
+        self.rl_hp_mut, self.new_layer_prob = float(rl_hp), float(new_layer_prob)
+        self.mutation_sd = float(mutation_sd)
         self.activation_selection = list(activation_selection or ("ReLU", "ELU", "GELU"))
         for name in self.activation_selection:
             check_activation(name, hidden=True)
         self.mutate_elite, self.device, self.accelerator = bool(mutate_elite), device, accelerator
         self.rand_seed, self.seed = rand_seed, resolve_seed(rand_seed)
         self.published, self.algo, self.arch, self.agent_ids = published, algo, arch, agent_ids
-        bound = None if published else _check_probability("removal_bound", removal_bound)
+        bound = None if published else float(removal_bound)
         fresh = "random" if published else "preserve"
         self.architecture_options = ArchitectureOptions(self.new_layer_prob, bound, fresh=fresh, removal=removal)
-        normal = _check_probability("noise_bound", noise_bound)
-        strong = _check_probability("super_noise_bound", super_noise_bound)
+        normal, strong = float(noise_bound), float(super_noise_bound)
         self.noise_options = NoiseOptions(self.mutation_sd, normal, strong, published=published)
         self.selection = Selection.of(
             rl_hp_selection, min_lr=min_lr, max_lr=max_lr, min_learn_step=min_learn_step,

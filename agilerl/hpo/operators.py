@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules.base import single_draw
 
@@ -17,7 +18,7 @@ class UnsetValueError(ConfigError, AssertionError):
     """A hyperparameter to mutate has no value yet."""
 
 
-def step(value: Any, low: float, high: float, factor: float, integer: bool) -> Any:
+def step(value: object, low: float, high: float, factor: float, integer: bool) -> Any:
     """Multiply `value` by `factor`, clipped to [low, high].
 
     Integers are rounded and change by at least one (`int(v · 1.2)` would never change 1 to 4). Where no factor changes
@@ -61,12 +62,9 @@ class RLParameter:
         if not self.min <= self.max:
             raise ConfigError(f"RLParameter: min must not exceed max; got min={self.min}, max={self.max}.")
         if not 0 < self.shrink_factor <= 1 <= self.grow_factor:
-            raise ConfigError(
-                "RLParameter: expected 0 < shrink_factor <= 1 <= grow_factor; "
-                f"got {self.shrink_factor} and {self.grow_factor}."
-            )
+            raise ConfigError(f"needs shrink_factor <= 1 <= grow_factor; got {self.shrink_factor}, {self.grow_factor}.")
 
-    def mutate(self, rng: Any = None) -> Any:
+    def mutate(self, rng: np.random.Generator | None = None) -> Any:
         """Make one step up or down, reversed at a limit; store and return the new value.
         `rng`: any object with numpy's `choice`; a new generator if None."""
         if self.value is None:
@@ -89,7 +87,8 @@ class HyperparameterConfig:
     def __init__(self, **parameters: RLParameter) -> None:
         for name, parameter in parameters.items():
             if not isinstance(parameter, RLParameter):
-                raise TypeError(f"Expected RLParameter object for {name!r}; got {type(parameter).__name__}.")
+                got, fix = type(parameter).__name__, f"{name}=RLParameter(1e-4, 1e-2)"
+                raise TypeError(f"Expected RLParameter object for {name!r}; got {got}. fix: {fix}.")
         self.config: dict[str, RLParameter] = parameters
 
     def names(self) -> list[str]:
@@ -100,7 +99,7 @@ class HyperparameterConfig:
         """(name, parameter) pairs."""
         return self.config.items()
 
-    def sample(self, rng: Any = None) -> tuple[str, RLParameter]:
+    def sample(self, rng: np.random.Generator | None = None) -> tuple[str, RLParameter]:
         """Draw one hyperparameter uniformly."""
         if not self.config:
             raise ConfigError("this HyperparameterConfig is empty: there is nothing to sample.")
@@ -174,7 +173,7 @@ class Selection:
         low, high = self.bounds[name]
         return replace(self, bounds={**self.bounds, name: (min(low, most), min(high, most))})
 
-    def config_for(self, agent: Any, own: HyperparameterConfig | None) -> HyperparameterConfig:
+    def config_for(self, agent: foreign.Agent, own: HyperparameterConfig | None) -> HyperparameterConfig:
         """Return the configuration for this agent: its own, or the selected part of it, completed by defaults."""
         if self.names is None:
             return own if own is not None else HyperparameterConfig()

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl.core import foreign
+from agilerl.core.tree import Tree
 from agilerl.hpo import effects
 from agilerl.hpo.effects import MutationRecord
 from agilerl.modules.paths import resolve
@@ -99,7 +101,7 @@ def shift(network: nn.Module, deltas: Mapping[str, Tensor], scale: float) -> Non
 
 
 def largest_scale(
-    policy: nn.Module, deltas: Mapping[str, Tensor], observations: Any, bound: float, agreement: float
+    policy: nn.Module, deltas: Mapping[str, Tensor], observations: Tree, bound: float, agreement: float
 ) -> tuple[float, float]:
     """Find by bisection the largest scale in [0, 1] within the bounds; return it with the relative change there.
 
@@ -140,7 +142,7 @@ def largest_scale(
     return low, change_at_low
 
 
-def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
+def mutate_parameters(agent: foreign.Agent, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
     """Add noise to the agent's policy in place; targets change by the same amount, optimiser moments are kept.
 
     Every policy of a team is mutated; the record is of the one that changed most. The record's kind is "none" if no
@@ -159,7 +161,7 @@ def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generato
     return replace(largest, changes={n: change for n, change in changed.items() if change and n != only} or None)
 
 
-def _mutate_policy(agent: Any, group: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
+def _mutate_policy(agent: foreign.Agent, group: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
     policy = effects.networks_of(agent)[group.eval_network]
     weights = mutable_weights(policy)
     if not weights:

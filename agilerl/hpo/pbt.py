@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core import foreign
 from agilerl.core.rng import Purpose, stream
 from agilerl.hpo.evolution import Births, Evolution
 from agilerl.hpo.mutation import MutationRecord
@@ -21,7 +22,7 @@ from agilerl.telemetry.record import Birth, MemberRecord
 QUARTER = 4
 
 
-def successor(parent: Any, index: int, values: Mapping[str, float], generation: int) -> tuple[Any, Birth]:
+def successor(parent: foreign.Agent, index: int, values: Mapping[str, float], generation: int) -> tuple[Any, Birth]:
     """Copy `parent` with new hyperparameters; return the copy and its birth record."""
     child = parent.clone(index=index)
     before = {name: getattr(child, name) for name in values}
@@ -35,7 +36,7 @@ def successor(parent: Any, index: int, values: Mapping[str, float], generation: 
     return child, Birth(index, parent.index, generation, kind, path, before, dict(values), 0.0, last)
 
 
-def perturbed(parent: Any, rng: np.random.Generator, *, by_horizon: bool = True) -> dict[str, Any]:
+def perturbed(parent: foreign.Agent, rng: np.random.Generator, *, by_horizon: bool = True) -> dict[str, Any]:
     """Return every mutable hyperparameter of `parent` one step up or down, within its range.
 
     by_horizon: whether those in `DECAYS` move by the same factors in 1 - x. A horizon of 1 / (1 - gamma) steps has a

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core import foreign
 from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError, MutationError, RunError, unknown_choice
 from agilerl.hpo import effects
@@ -101,7 +102,7 @@ class Schedule(Evolution):
         self.seed, self.applied = int(state["seed"]), applied
 
 
-def check(agent: Any, changes: Sequence[Change]) -> None:
+def check(agent: foreign.Agent, changes: Sequence[Change]) -> None:
     """Check that the agent has every hyperparameter and architecture method that the changes name.
 
     Raises:
@@ -144,7 +145,7 @@ def begin_with(agent: Any, changes: Sequence[Change], seed: int) -> None:
         agent.mutation_hook()
 
 
-def apply(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
+def apply(agent: foreign.Agent, change: Change, rng: np.random.Generator) -> MutationRecord:
     """Apply one change to an agent, in place; return its record.
 
     Raises:
@@ -154,7 +155,7 @@ def apply(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecor
     return record
 
 
-def set_values(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
+def set_values(agent: foreign.Agent, change: Change, rng: np.random.Generator) -> MutationRecord:
     """Set the recorded hyperparameters."""
     missing = [name for name in change.after if not hasattr(agent, name)]
     if missing:
@@ -167,7 +168,7 @@ def set_values(agent: Any, change: Change, rng: np.random.Generator) -> Mutation
     return MutationRecord("rl_hp", ", ".join(change.after), plain, dict(change.after), 0.0)
 
 
-def set_activation(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
+def set_activation(agent: foreign.Agent, change: Change, rng: np.random.Generator) -> MutationRecord:
     """Give all networks the recorded activation."""
     group = effects.policy_groups(agent)[0]
     policy = effects.networks_of(agent)[group.eval_network]
@@ -179,7 +180,7 @@ def set_activation(agent: Any, change: Change, rng: np.random.Generator) -> Muta
     return MutationRecord("activation", "activation", before, change.after, None)
 
 
-def set_architecture(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
+def set_architecture(agent: foreign.Agent, change: Change, rng: np.random.Generator) -> MutationRecord:
     """Apply the recorded architecture method, with the arguments that lead to the recorded network."""
     group, method = _policy_of(agent, change.path)
     networks = effects.networks_of(agent)
@@ -204,7 +205,7 @@ def set_architecture(agent: Any, change: Change, rng: np.random.Generator) -> Mu
     )
 
 
-def _policy_of(agent: Any, path: str) -> tuple[Any, str]:
+def _policy_of(agent: foreign.Agent, path: str) -> tuple[Any, str]:
     """Return the group of the policy that a recorded path names, and the method without that name."""
     groups = effects.policy_groups(agent)
     for group in groups if len(groups) > 1 else ():
@@ -231,11 +232,11 @@ def candidates(change: Change) -> Iterator[dict[str, Any]]:
         yield from ({"hidden_layer": layer, "kernel_size": new} for layer in range(len(before)))
 
 
-def _numbers_in(form: Any) -> list[int]:
+def _numbers_in(form: object) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", str(form))]
 
 
-def draw_weights(agent: Any, rng: np.random.Generator) -> None:
+def draw_weights(agent: foreign.Agent, rng: np.random.Generator) -> None:
     """Give the networks of an untrained agent fresh weights, in their current architecture; targets are copies."""
     networks: dict[str, Any] = effects.networks_of(agent)
     rebuilt: dict[str, Any] = {}

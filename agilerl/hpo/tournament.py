@@ -8,6 +8,8 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from agilerl.core.arguments import Checked
+from agilerl.core.ranges import Count
 from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.errors import ConfigError, warn_once
 
@@ -61,13 +63,6 @@ class SettingError(ConfigError, AssertionError):
     """A setting of selection or mutation is out of range; also an AssertionError, as published."""
 
 
-def check_positive(name: str, value: object) -> int:
-    """Return `value` as a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise SettingError(f"{name} must be an integer greater than zero; got {value!r}.")
-    return int(value)
-
-
 def check_agents(population: Any, call: str) -> None:
     """Raise ConfigError unless `population` is a list or another sequence of agents."""
     is_list = isinstance(population, Iterable) and hasattr(population, "__len__") and not isinstance(population, str)
@@ -84,7 +79,7 @@ def nan_as_worst(fitness: Sequence[float]) -> list[float]:
     return [value if value == value else -np.inf for value in fitness]
 
 
-class TournamentSelection:
+class TournamentSelection(Checked):
     """Select the parents of the next population, and clone them.
 
     Args:
@@ -98,15 +93,14 @@ class TournamentSelection:
         parents: after `select`, the index of the parent of each new member.
     """
 
+    argument_error = SettingError
+
     def __init__(
-        self, tournament_size: int, elitism: bool, population_size: int, eval_loop: int = 1, *, seed: int | None = None
-    ) -> None:
-        self.tournament_size = check_positive("Tournament size", tournament_size)
-        if not isinstance(elitism, (bool, np.bool_)):
-            raise SettingError(f"Elitism must be a boolean; got {elitism!r}.")
-        self.elitism = bool(elitism)
-        self.population_size = check_positive("Population size", population_size)
-        self.eval_loop = check_positive("Evaluation loop", eval_loop)
+        self, tournament_size: Count, elitism: bool, population_size: Count, eval_loop: Count = 1, *,
+        seed: int | None = None,
+    ) -> None:  # fmt: skip
+        self.tournament_size, self.elitism = int(tournament_size), bool(elitism)
+        self.population_size, self.eval_loop = int(population_size), int(eval_loop)
         self.seed = resolve_seed(seed)
         self.calls = 0
         self.parents: list[int] = []

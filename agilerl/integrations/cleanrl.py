@@ -6,11 +6,12 @@ import os
 from typing import Any
 
 from agilerl.algorithms.imported.load import load as _load
+from agilerl.core import foreign
 
 
 def load(
     path: str | os.PathLike[str],
-    env: Any,
+    env: foreign.EnvLike,
     *,
     activation: str | None = None,
     device: str = "cpu",

@@ -114,9 +114,7 @@ def export_runs(
         before = {summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)}
         there = [study.name for study in studies if study.name in before]
         if there and not replace:
-            raise ConfigError(
-                f"{shown(out)} has the study {there[0]} already. fix: replace=True, or another file with out=FILE."
-            )
+            raise ConfigError(f"{shown(out)} has the study {there[0]} already. fix: replace=True, or out=FILE.")
         trials = [[_frozen(optuna, study, trial) for trial in study.trials] for study in studies]
         for study, each in zip(studies, trials, strict=True):  # nothing is deleted before all can be written
             if study.name in before:

@@ -36,9 +36,7 @@ try:
 except ImportError as error:
     raise ConfigError(f"agilerl.integrations.ray_tune needs Ray Tune ({error}). fix: {INSTALL}.") from error
 if Version(ray.__version__) < Version(MIN_RAY):
-    raise ConfigError(
-        f"agilerl.integrations.ray_tune needs Ray {MIN_RAY} or newer; got {ray.__version__}. fix: {INSTALL}."
-    )
+    raise ConfigError(f"ray_tune needs Ray {MIN_RAY} or newer; got {ray.__version__}. fix: {INSTALL}.")
 
 PER_STEP = "generations_per_step"
 FIXED = ("callbacks", "minutes", "out", "sinks", "verbose")  # keywords of `agilerl.train` that a trial sets itself
@@ -126,7 +124,7 @@ class Trainable(tune.Trainable):  # type: ignore[misc]
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as JSON values, to be compared; an object by its type."""
 
-    def type_name(value: Any) -> str:
+    def type_name(value: object) -> str:
         return f"{type(value).__module__}.{type(value).__qualname__}"
 
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=type_name))

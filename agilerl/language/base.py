@@ -37,7 +37,7 @@ class Forward(Protocol):
     `attention` [R, S] bool covers cached tokens too; `positions` [R, L] int64 are those of `tokens`.
     """
 
-    def __call__(self, tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor: ...
+    def __call__(self, tokens: Tensor, attention: Tensor, positions: Tensor, cache: object = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,14 @@ class BaseModel:
     def _check_output_layer(self) -> None:
         layer = self.model.get_output_embeddings()
         if not isinstance(layer, nn.Module) or not isinstance(foreign.weight(layer), Tensor):
-            raise ConfigError(
-                f"{self.source or type(self.model).__name__} has no output layer with a weight, so its logits cannot "
-                f"be computed. {FIX}"
-            )
+            raise ConfigError(f"{self.source or type(self.model).__name__} has no output layer with a weight. {FIX}")
 
     # -- identity ----------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
-        device: torch.device = self.head.device
-        return device
+        return self.head.device
 
     @property
     def head(self) -> Tensor:
@@ -193,9 +189,7 @@ class BaseModel:
         try:
             peft_config = peft.get_peft_config({"task_type": "CAUSAL_LM", **config})
             if peft_config.is_prompt_learning:
-                raise ConfigError(
-                    f"{peft_config.peft_type.value} is no part of layers. fix: LoRA, DoRA, IA3, LoHa or LoKr."
-                )
+                raise ConfigError(f"{peft_config.peft_type.value} is no part of layers. fix: LoRA, say.")
             with quiet(), torch.random.fork_rng(devices=[]):  # PEFT's initial values; adapters draw new ones
                 if self._peft is None:
                     self._peft = peft.get_peft_model(self.model, peft_config, adapter_name=name)
@@ -245,7 +239,7 @@ class BaseModel:
         if torch.is_grad_enabled():
             named = {self._inside(full): value for full, value in parameters.items()}
 
-            def run(tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
+            def run(tokens: Tensor, attention: Tensor, positions: Tensor, cache: object = None) -> Tensor:
                 arguments = _arguments(tokens, attention, positions, cache)
                 out = torch.func.functional_call(self.inner, named, (), arguments)
                 hidden: Tensor = out.last_hidden_state
@@ -259,7 +253,7 @@ class BaseModel:
         finally:
             self._peft.base_model.disable_adapter_layers()
 
-    def plain(self, tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
+    def plain(self, tokens: Tensor, attention: Tensor, positions: Tensor, cache: object = None) -> Tensor:
         """The decoder in its current state; see `Forward`."""
         hidden: Tensor = self.inner(**_arguments(tokens, attention, positions, cache)).last_hidden_state
         return hidden
@@ -274,7 +268,7 @@ class BaseModel:
         return f"{self.model.config.model_type} of {size:,} parameters ({self.source or 'made in memory'})"
 
 
-def _arguments(tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
+def _arguments(tokens: Tensor, attention: Tensor, positions: Tensor, cache: object) -> dict[str, Any]:
     arguments = {"input_ids": tokens, "attention_mask": attention.long(), "position_ids": positions}
     return {**arguments, "past_key_values": cache, "use_cache": cache is not None}
 
@@ -290,9 +284,7 @@ def _live_names(peft_model: nn.Module, slot: str, saved: Mapping[str, Tensor]) -
             names[short if short in saved else short.removesuffix(".weight")] = full
     missing = [short for short in saved if short not in names]
     if missing:
-        raise ConfigError(
-            f"the adapter has parts that are no parameters of layers: {missing[0]} first. fix: plain LoRA."
-        )
+        raise ConfigError(f"the adapter has parts beside layers: {missing[0]} first. fix: plain LoRA.")
     return {short: names[short] for short in saved}
 
 
@@ -418,7 +410,7 @@ def _large_logits(base: BaseModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """(input of the output layer, scaled such that its largest output is `LARGE`; the model's logits)."""
     seen: list[Tensor] = []
 
-    def enlarge(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def enlarge(layer: object, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         hidden = arguments[0]
         seen.append(hidden * (LARGE / max(float(base.logits(hidden).abs().max()), 1e-6)))
         return (seen[-1], *arguments[1:])
@@ -487,5 +479,5 @@ def _settings(base: BaseModel) -> str:
     return f" ({', '.join(sorted(names))})" if names else ""
 
 
-def _is_factor(value: Any) -> bool:
+def _is_factor(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value != 1

@@ -17,7 +17,7 @@ from agilerl.language.tokenizer import eos_id, special_ids
 _ANSWER = "7043"  # placeholder answer, to see what the template appends to it
 
 
-def end_ids(tokenizer: Any, generation_config: Any = None) -> tuple[int, ...]:
+def end_ids(tokenizer: foreign.Tokenizer, generation_config: Any = None) -> tuple[int, ...]:
     """All tokens that end a completion, the tokenizer's end of sequence first.
 
     Instruction-tuned models often end a turn with another token than `tokenizer.eos_token`: Gemma writes
@@ -36,7 +36,7 @@ def end_ids(tokenizer: Any, generation_config: Any = None) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*ends, *([] if turn is None else [turn])]))
 
 
-def turn_end(tokenizer: Any) -> int:
+def turn_end(tokenizer: foreign.Tokenizer) -> int:
     """The token that ends an answer in the chat template; the end of sequence if the template has none.
 
     Raises:
@@ -55,7 +55,7 @@ def is_end(tokens: Tensor, ends: int | Sequence[int]) -> Tensor:
     return mask
 
 
-def _turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
+def _turn_end(tokenizer: foreign.Tokenizer, ends: Sequence[int]) -> int | None:
     """The first special token, or one of `ends`, that the chat template appends to an answer."""
     if not foreign.chat_template(tokenizer):
         return None
@@ -70,7 +70,7 @@ def _turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
     return next((int(token) for token in tokens if token in candidates), None)
 
 
-def _of_generation(tokenizer: Any, value: Any) -> list[int]:
+def _of_generation(tokenizer: foreign.Tokenizer, value: Any) -> list[int]:
     """`eos_token_id` of a generation_config, without tokens that the tokenizer does not have.
 
     A single number is often the default of the model's class and a letter in the tokenizer: it counts only if it is a
@@ -91,7 +91,7 @@ def _of_generation(tokenizer: Any, value: Any) -> list[int]:
     return [int(token) for token in value if 0 <= int(token) < len(tokenizer)]
 
 
-def _stored(tokenizer: Any) -> dict[str, Any]:
+def _stored(tokenizer: foreign.Tokenizer) -> dict[str, Any]:
     """generation_config.json of the tokenizer's source: its folder, or the cached files of its hub id."""
     source = str(foreign.name_or_path(tokenizer) or "")
     if not source:

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from agilerl.core.transfer import step_tensor
-from agilerl.engine.choose import WANTED
 from agilerl.engine.modules import ModuleEngine
-from agilerl.engine.rows.kernels import RULES, Columns, clip_rows, rule_of, step_live
-from agilerl.errors import ConfigError, unknown_choice
+from agilerl.engine.rows.kernels import RULES, Columns, OptimizerRule, clip_rows, rule_of, step_live
+from agilerl.errors import ConfigError
 from agilerl.language.base import BaseModel, Forward
 from agilerl.language.lora import stacked
 from agilerl.language.networks import HEAD, AdapterNetwork, values_of
@@ -230,7 +230,7 @@ class StackedAdapters:
     def _run(self, rows: _Rows) -> Callable[..., Tensor]:
         slot = rows.networks[0].slot
 
-        def run(texts: Texts, temperature: Any = 1.0) -> Tensor:
+        def run(texts: Texts, temperature: object = 1.0) -> Tensor:
             flat, shape = texts.flat(), texts.completion_mask.shape
             rates = torch.as_tensor(temperature, device=flat.tokens.device)
             if rates.dim():  # [N, 1]
@@ -279,8 +279,7 @@ class StackedAdapters:
     def is_finite(self) -> np.ndarray:
         """Return [N] bool: members whose weights are finite."""
         flags = [rows.value.detach().sum(1).isfinite() for rows in self._rows.values()]
-        finite: np.ndarray = torch.stack(flags).all(0).cpu().numpy()
-        return finite
+        return torch.stack(flags).all(0).cpu().numpy()
 
     @torch.no_grad()
     def release(self) -> None:
@@ -295,7 +294,9 @@ class StackedAdapters:
                 if float(columns.step[row]) > 0:
                     self._write_moments(resolve(agent, optimizer).optimizer, rows, row, rule, columns)
 
-    def _write_moments(self, optimizer: Any, rows: _Rows, row: int, rule: Any, columns: Columns) -> None:
+    def _write_moments(
+        self, optimizer: Optimizer, rows: _Rows, row: int, rule: OptimizerRule, columns: Columns
+    ) -> None:
         tensors = rows.networks[row].tensors()
         for which, flat in zip(RULES[rule.kind].moments, (columns.first, columns.second), strict=True):
             if which is None:
@@ -332,7 +333,7 @@ def engines_for(
     """Return (engines, name, reason): "fused" with one engine per form of adapters and batches, else one per member.
 
     Raises:
-        ConfigError: "fused" is requested for members that do not stack; unknown `wanted`.
+        ConfigError: "fused" is requested for members that do not stack.
     """
     name, why = choose_adapters(agents, wanted)
     if name == "sequential":
@@ -345,8 +346,6 @@ def engines_for(
 
 def choose_adapters(agents: Sequence[Any], wanted: str = "auto") -> tuple[str, str]:
     """Return (name, reason) of `engines_for`, with the same errors, without creating engines."""
-    if wanted not in WANTED:
-        raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
     why = why_not_stacked(agents)
     if wanted == "fused" and why is not None:
         raise ConfigError(f"learner='fused' is not possible: {why}. fix: learner='auto'")

@@ -78,7 +78,7 @@ class AdapterNetwork(EvolvableModule):
         with self.base.adapted(self.slot, self.adapter()) as forward:
             yield forward
 
-    def forward(self, texts: Texts, temperature: Any = 1.0) -> Tensor:
+    def forward(self, texts: Texts, temperature: Tensor | float = 1.0) -> Tensor:
         """Return log-probabilities [R, T] of completion tokens; with a value head the values before them."""
         with self.running() as forward:
             hidden = hidden_states(forward, texts)
@@ -118,9 +118,7 @@ class AdapterNetwork(EvolvableModule):
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
         identity = spec["base"]
         if not identity["source"]:
-            raise RunError(
-                "the adapter's base was built in memory and is not saved. fix: build the agent with that base."
-            )
+            raise RunError("the adapter's base was built in memory and not saved. fix: build the agent with it.")
         base = load_base(identity["source"], device=arguments.get("device", "cpu"))
         base.check_identity(identity, "the saved adapter")
         return cls(base, spec["config"], spec["with_value"], **arguments)

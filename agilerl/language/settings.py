@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from agilerl.core import foreign
 
 
-def _text(value: Any) -> Any:
+def _text(value: object) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

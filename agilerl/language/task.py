@@ -77,7 +77,7 @@ class LanguageTask(Task):
         )
         return founders
 
-    def score_before(self, founder: Any, env: Any) -> Evaluation | None:
+    def score_before(self, founder: foreign.Agent, env: Any) -> Evaluation | None:
         return self.final_score(founder, env)
 
     def notes_of(self, baseline: Baseline, before: Evaluation | None) -> list[str]:
@@ -85,8 +85,7 @@ class LanguageTask(Task):
 
     def final_score(self, agent: Any, env: Any) -> Evaluation | None:
         """Score on the held-out report split; None without that split."""
-        score: Evaluation | None = agent.evaluate("report", env) if "report" in env.splits else None
-        return score
+        return agent.evaluate("report", env) if "report" in env.splits else None
 
 
 def is_gym(env: Any) -> bool:
@@ -124,7 +123,7 @@ def check_mutations(manifest: Manifest) -> None:
         )
 
 
-def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
+def questions(manifest: Manifest, env: Any, tokenizer: foreign.Tokenizer | None) -> Any:
     """Return the environment passed by the user (object or factory), else create that of the id.
 
     tokenizer: of the base; None loads it.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, unknown_choice
 from agilerl.language import needs
 
@@ -57,7 +58,7 @@ def tiny_tokenizer(texts_or_alphabet: str | Iterable[str], *, chat_template: str
 
 def tiny_base(
     folder: str | os.PathLike[str],
-    tokenizer: Any,
+    tokenizer: foreign.Tokenizer,
     *,
     hidden_size: int = 64,
     layers: int = 2,

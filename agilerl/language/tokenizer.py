@@ -49,10 +49,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Any:
     text = os.fspath(path)
     local = Path(text).is_dir()
     if not local and (isinstance(path, os.PathLike) or text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)):
-        raise RunError(
-            f"{text} is no folder, and no id of a hub either. "
-            "fix: name a folder with tokenizer.json, or a hub's id such as 'owner/name'."
-        )
+        raise RunError(f"{text} is no folder, and no id of a hub. fix: a folder with tokenizer.json, or 'owner/name'.")
     source = os.path.abspath(text) if local else text
     tokenizer: Any = None
     problem = ""
@@ -61,10 +58,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Any:
     if tokenizer is None and not (local and problem):
         tokenizer, problem = _loaded(transformers.AutoTokenizer, source, local)
     if tokenizer is None:
-        raise RunError(
-            f"{text} holds no tokenizer that can be read ({problem}). "
-            "fix: save one there with tokenizer.save_pretrained(folder)."
-        )
+        raise RunError(f"{text} holds no tokenizer ({problem}). fix: tokenizer.save_pretrained(folder).")
     fault = difference_to_file(tokenizer)
     if fault:
         raise RunError(f"{text}: the tokenizer that was loaded is not the one of its tokenizer.json: {fault}.")
@@ -86,7 +80,7 @@ def _loaded(cls: Any, source: str, local: bool) -> tuple[Any, str]:
         return None, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def difference_to_file(tokenizer: Any) -> str:
+def difference_to_file(tokenizer: foreign.Tokenizer) -> str:
     """Difference in splitting or joining `PROBES` between a tokenizer and its tokenizer.json; "" if there is none.
 
     Also "" if it was not loaded from a folder with such a file.
@@ -110,7 +104,7 @@ def difference_to_file(tokenizer: Any) -> str:
     return ""
 
 
-def warn_if_replaced(tokenizer: Any) -> None:
+def warn_if_replaced(tokenizer: foreign.Tokenizer) -> None:
     """Warn, once per folder, of a tokenizer that differs from its file."""
     if difference := difference_to_file(tokenizer):
         warn_once(
@@ -121,7 +115,7 @@ def warn_if_replaced(tokenizer: Any) -> None:
         )
 
 
-def pad_id(tokenizer: Any) -> int:
+def pad_id(tokenizer: foreign.Tokenizer) -> int:
     """The padding token: the tokenizer's, else its end of sequence.
 
     Raises:
@@ -129,14 +123,11 @@ def pad_id(tokenizer: Any) -> int:
     """
     token = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if token is None:
-        raise ConfigError(
-            "the tokenizer has neither a token for padding nor an end of sequence. "
-            "fix: set tokenizer.eos_token to a token that it has."
-        )
+        raise ConfigError("the tokenizer has neither padding nor an end of sequence. fix: set tokenizer.eos_token.")
     return int(token)
 
 
-def eos_id(tokenizer: Any) -> int:
+def eos_id(tokenizer: foreign.Tokenizer) -> int:
     """The token that ends a completion.
 
     Raises:
@@ -150,13 +141,13 @@ def eos_id(tokenizer: Any) -> int:
     return int(tokenizer.eos_token_id)
 
 
-def special_ids(tokenizer: Any) -> set[int]:
+def special_ids(tokenizer: foreign.Tokenizer) -> set[int]:
     """Special tokens of the tokenizer: those with a role, and those added as special."""
     added = {int(number) for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     return added | set(map(int, tokenizer.all_special_ids))
 
 
-def fingerprint(tokenizer: Any) -> str:
+def fingerprint(tokenizer: foreign.Tokenizer) -> str:
     """Fingerprint of 64 hexadecimal digits, equal for tokenizers that split, join, frame and pad texts alike.
 
     SHA-256 over tokens and texts of `PROBES`, the number of tokens, the special tokens, and the chat template. Padding
@@ -166,7 +157,7 @@ def fingerprint(tokenizer: Any) -> str:
     return _fingerprint(tokenizer, pad_id(tokenizer))
 
 
-def is_tokenizer_of(tokenizer: Any, known: str) -> bool:
+def is_tokenizer_of(tokenizer: foreign.Tokenizer, known: str) -> bool:
     """Whether `known` is the fingerprint of this tokenizer, with any of its special tokens as padding.
 
     Padding is masked, so that `tokenizer.pad_token = tokenizer.eos_token` changes no result.
@@ -175,7 +166,7 @@ def is_tokenizer_of(tokenizer: Any, known: str) -> bool:
     return any(_fingerprint(tokenizer, pad) == known for pad in sorted(pads, key=lambda pad: pad != pad_id(tokenizer)))
 
 
-def _fingerprint(tokenizer: Any, pad: int) -> str:
+def _fingerprint(tokenizer: foreign.Tokenizer, pad: int) -> str:
     tokens = [_encode(tokenizer, probe) for probe in PROBES]
     facts = {
         "tokens": tokens,
@@ -188,7 +179,7 @@ def _fingerprint(tokenizer: Any, pad: int) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def check_fingerprint(tokenizer: Any, known: str, where: str) -> None:
+def check_fingerprint(tokenizer: foreign.Tokenizer, known: str, where: str) -> None:
     """Reject a tokenizer that differs from the earlier one.
 
     Args:
@@ -209,9 +200,9 @@ def check_fingerprint(tokenizer: Any, known: str, where: str) -> None:
         )
 
 
-def _encode(tokenizer: Any, text: str) -> list[int]:
+def _encode(tokenizer: foreign.Tokenizer, text: str) -> list[int]:
     return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]
 
 
-def _decode(tokenizer: Any, ids: list[int]) -> str:
+def _decode(tokenizer: foreign.Tokenizer, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))

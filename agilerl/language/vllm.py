@@ -43,7 +43,7 @@ class VLLMConfig:
             )
 
 
-def vllm_settings(config: Any) -> dict[str, Any] | None:
+def vllm_settings(config: object) -> dict[str, Any] | None:
     """Arguments of vLLM's engine, from a `VLLMConfig` or a mapping with its fields; None for None.
 
     Raises:
@@ -58,9 +58,7 @@ def vllm_settings(config: Any) -> dict[str, Any] | None:
                 raise ConfigError(unknown_choice("field of vllm_config", str(name), names))
         config = VLLMConfig(**config)
     if not isinstance(config, VLLMConfig):
-        raise ConfigError(
-            f"vllm_config must be a VLLMConfig or a mapping; got {type(config).__name__}. fix: VLLMConfig()."
-        )
+        raise ConfigError(f"vllm_config is a VLLMConfig or mapping; got {type(config).__name__}. fix: VLLMConfig().")
     if config.sleep_mode:
         warn_once("vllm sleep_mode", "VLLMConfig: sleep_mode changes nothing here: the engine keeps its memory.")
     return {name: value for name, value in asdict(config).items() if name != "sleep_mode"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+
+import numpy as np
 
 from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError
@@ -100,7 +101,7 @@ def pairs(rows: Sequence[Row], seed: int = 0) -> list[Row]:
     return preferences
 
 
-def _wrong(answer: str, random: Any) -> str:
+def _wrong(answer: str, random: np.random.Generator) -> str:
     place = int(random.integers(len(answer)))
     first = place == 0 and len(answer) > 1  # no leading zero
     others = [digit for digit in "0123456789"[first:] if digit != answer[place]]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, EnvError, nearest, unknown_choice
 from agilerl.llm_envs import arithmetic
 from agilerl.llm_envs.data import DataGym
@@ -20,7 +21,9 @@ _OF_REWARDS = ("reward_timeout",)
 _OF_REASONING = ("config", "exact")
 
 
-def make_language_env(env_id: str, tokenizer: Any, learns: str = "completions", **kwargs: Any) -> DataGym[Any]:
+def make_language_env(
+    env_id: str, tokenizer: foreign.Tokenizer, learns: str = "completions", **kwargs: Any
+) -> DataGym[Any]:
     """Make the environment of an id, with a training, a test and a report split.
 
     Args:
@@ -66,7 +69,9 @@ def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {"data_batch_size_per_gpu": 32, **{names.get(k, k): v for k, v in kwargs.items() if k in valid_names}}
 
 
-def _reasoning(env_id: str, task: str, tokenizer: Any, learns: str, kwargs: Mapping[str, Any]) -> DataGym[Any]:
+def _reasoning(
+    env_id: str, task: str, tokenizer: foreign.Tokenizer, learns: str, kwargs: Mapping[str, Any]
+) -> DataGym[Any]:
     if learns == "preferences":
         raise EnvError(
             f"{env_id} has questions with answers, and no pairs of completions. fix: algo='GRPO', or a PreferenceGym "
@@ -92,13 +97,11 @@ _NAMES = ("train", "test", "report")
 def _answered(env_id: str, prompts: Any) -> list[Row]:
     without = sum(prompt.answer is None for prompt in prompts)
     if without:
-        raise EnvError(
-            f"{env_id}: {without} of {len(prompts)} questions come without an answer to be learned. fix: algo='GRPO'."
-        )
+        raise EnvError(f"{env_id}: {without} of {len(prompts)} questions lack an answer to learn. fix: algo='GRPO'.")
     return [{"prompt": prompt.question, "completion": str(prompt.answer)} for prompt in prompts]
 
 
-def _addition(digits: int, tokenizer: Any, learns: str, kwargs: Mapping[str, Any]) -> DataGym[Any]:
+def _addition(digits: int, tokenizer: foreign.Tokenizer, learns: str, kwargs: Mapping[str, Any]) -> DataGym[Any]:
     seed, terms = kwargs.get("seed", 0), kwargs.get("terms", 2)
     sizes = {name: kwargs[name] for name in _SIZES if name in kwargs}
     splits = arithmetic.addition(digits, terms, seed, **sizes)

@@ -57,10 +57,10 @@ class DataGym(ABC, Generic[Item]):
     def __init__(
         self,
         datasets: Mapping[str, Any],
-        tokenizer: Any,
+        tokenizer: foreign.Tokenizer,
         columns: Mapping[str, str],
         data_batch_size_per_gpu: int,
-        accelerator: Any,
+        accelerator: foreign.Accelerator | None,
         max_context_length: int | None,
         seed: int,
     ) -> None:
@@ -252,17 +252,15 @@ class DataGym(ABC, Generic[Item]):
             split_of.update(dict.fromkeys(keys, name))
 
 
-def _ranks(accelerator: Any) -> tuple[int, int]:
+def _ranks(accelerator: foreign.Accelerator | None) -> tuple[int, int]:
     if accelerator is None:
         return 0, 1
     if not hasattr(accelerator, "process_index") or not hasattr(accelerator, "num_processes"):
-        raise ConfigError(
-            f"accelerator must be an accelerate.Accelerator or None; got {type(accelerator).__name__}. fix: None."
-        )
+        raise ConfigError(f"accelerator must be an Accelerator or None; got {type(accelerator).__name__}. fix: None.")
     return int(accelerator.process_index), int(accelerator.num_processes)
 
 
-def _rows(name: str, data: Any, columns: Mapping[str, str]) -> list[Mapping[str, Any]]:
+def _rows(name: str, data: object, columns: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """All rows of a data set, each with all columns.
 
     Args:
@@ -272,9 +270,7 @@ def _rows(name: str, data: Any, columns: Mapping[str, str]) -> list[Mapping[str,
     """
     if isinstance(data, Mapping):
         fix = f"pass one of its splits, {sorted(map(str, data))[:4]}" if data else "pass a list of rows"
-        raise ConfigError(
-            f"{name}_dataset must be rows, one after another; got a mapping ({type(data).__name__}). fix: {fix}."
-        )
+        raise ConfigError(f"{name}_dataset must be rows; got a mapping ({type(data).__name__}). fix: {fix}.")
     if isinstance(data, str) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise ConfigError(
             f"{name}_dataset must be a list of mappings, a datasets.Dataset, or what has a length and rows by number; "
@@ -285,7 +281,7 @@ def _rows(name: str, data: Any, columns: Mapping[str, str]) -> list[Mapping[str,
     return [_checked(name, number, data[number], columns) for number in range(len(data))]
 
 
-def _checked(name: str, number: int, row: Any, columns: Mapping[str, str]) -> Mapping[str, Any]:
+def _checked(name: str, number: int, row: object, columns: Mapping[str, str]) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise ConfigError(
             f"row {number} of {name}_dataset must be a mapping from columns to values; got {type(row).__name__}. "
@@ -301,5 +297,4 @@ def _checked(name: str, number: int, row: Any, columns: Mapping[str, str]) -> Ma
             )
         if row[column] is None and argument != "answer_column":  # some tasks score by the row alone
             raise ConfigError(f"row {number} of {name}_dataset: {column!r} is None. fix: leave the row out.")
-    checked: Mapping[str, Any] = row
-    return checked
+    return row

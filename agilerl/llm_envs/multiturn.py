@@ -50,7 +50,7 @@ class TokenObservationWrapper:
     def __init__(
         self,
         env: TextGame,
-        tokenizer: Any,
+        tokenizer: foreign.Tokenizer,
         max_turns: int,
         pad_id: int | None = None,
         apply_chat_template: bool = True,
@@ -120,7 +120,7 @@ class TokenObservationWrapper:
         self.is_over = False
         return self.prompt(), dict(info)
 
-    def step(self, full_completion: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, full_completion: object) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Answer the last prompt: (next prompt, reward, terminated, truncated, info).
 
         Args:

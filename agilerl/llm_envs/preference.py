@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from agilerl.core import foreign
 from agilerl.errors import AgileRLWarning, EnvError
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Pair
@@ -40,15 +41,15 @@ class PreferenceGym(DataGym[Pair]):
     def __init__(
         self,
         train_dataset: Any,
-        test_dataset: Any,
-        tokenizer: Any,
+        test_dataset: object,
+        tokenizer: foreign.Tokenizer,
         data_batch_size_per_gpu: int = 8,
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         max_context_length: int | None = None,
         seed: int = 42,
         *,
-        report_dataset: Any = None,
-        conversation_template: Any = None,
+        report_dataset: object = None,
+        conversation_template: object = None,
         prompt_column: str = "prompt",
         chosen_column: str = "chosen",
         rejected_column: str = "rejected",
@@ -81,7 +82,7 @@ class PreferenceGym(DataGym[Pair]):
         """
         return self._published(self._next(reset_dataloaders))
 
-    def step(self, completions: Any = None) -> dict[str, Any]:
+    def step(self, completions: object = None) -> dict[str, Any]:
         """The next batch of pairs; nothing is scored here, so completions must be None."""
         if completions is not None:
             raise EnvError("pairs are learned from as they are: step takes no completions. fix: step().")

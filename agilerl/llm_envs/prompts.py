@@ -99,8 +99,7 @@ class Turns:
     def ends(self) -> np.ndarray:
         """[turns] int64: index of the last token of each turn."""
         following = np.append(self.turns[1:], -1)
-        ends: np.ndarray = np.flatnonzero(self.completion_mask & (following != self.turns))
-        return ends
+        return np.flatnonzero(self.completion_mask & (following != self.turns))
 
     @property
     def turn_rewards(self) -> np.ndarray:

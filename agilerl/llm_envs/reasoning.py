@@ -8,7 +8,9 @@ from itertools import islice, takewhile
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from agilerl.core import foreign
 from agilerl.core.hostile import malformed
 from agilerl.core.ranges import Count, CountOrZero, Positive, check
 from agilerl.core.rng import Purpose, seeds
@@ -58,17 +60,17 @@ class ReasoningGym(DataGym[Prompt]):
     def __init__(
         self,
         train_dataset: Any,
-        test_dataset: Any,
-        tokenizer: Any,
+        test_dataset: object,
+        tokenizer: foreign.Tokenizer,
         reward_fn: Callable[..., Any],
-        conversation_template: Any = None,
+        conversation_template: object = None,
         data_batch_size_per_gpu: int = 8,
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         return_raw_completions: bool = False,
         max_context_length: int | None = None,
         seed: int = 42,
         *,
-        report_dataset: Any = None,
+        report_dataset: object = None,
         reward_timeout: float = 10.0,
         question_column: str = "question",
         answer_column: str = "answer",
@@ -101,7 +103,7 @@ class ReasoningGym(DataGym[Prompt]):
     def from_reasoning_gym(
         cls,
         task: str,
-        tokenizer: Any,
+        tokenizer: foreign.Tokenizer,
         *,
         train_size: int,
         test_size: int,
@@ -170,7 +172,7 @@ class ReasoningGym(DataGym[Prompt]):
         entries = iter(by_question.values())
         split = {name: list(islice(entries, count)) for name, count in wanted.items()}
 
-        def reward(completion: str, answer: Any, question: str, entry: Mapping[str, Any]) -> float:
+        def reward(completion: str, answer: object, question: str, entry: Mapping[str, Any]) -> float:
             answer_text = extract(completion)
             try:
                 score = float(data.score_answer(answer_text, entry)) if answer_text else 0.0
@@ -228,7 +230,7 @@ class ReasoningGym(DataGym[Prompt]):
         """Number of those for which the reward function failed."""
         return self._caller.failures
 
-    def _call_reward(self, completion: Any, answer: Any, question: Any, entry: Any) -> Any:
+    def _call_reward(self, completion: object, answer: object, question: object, entry: Mapping[str, Any]) -> Any:
         if self._takes_entry:
             return self.reward_fn(completion, answer, question, entry=entry)
         return self.reward_fn(completion, answer, question)
@@ -273,7 +275,7 @@ class ReasoningGym(DataGym[Prompt]):
         rewards = torch.as_tensor(self.score(prompts, texts).rewards, dtype=torch.float32)
         return self._published(self._next(False)), rewards
 
-    def _without_prompt(self, prompt: Prompt, group: Any) -> list[list[int]]:
+    def _without_prompt(self, prompt: Prompt, group: Tensor) -> list[list[int]]:
         tokens = torch.as_tensor(group)
         if tokens.ndim != 2 or tokens.is_floating_point():
             raise ShapeError(
@@ -326,10 +328,7 @@ class ReasoningGym(DataGym[Prompt]):
         answers = [row[self.answer_column] for row in rows]
         for index, tokens in enumerate(encoded(self.tokenizer, map(self._text_of, rows))):
             if not tokens:
-                raise EnvError(
-                    f"row {index} of the split {split!r} has no tokens: the question is {questions[index]!r}. "
-                    "fix: leave it out."
-                )
+                raise EnvError(f"row {index} of {split!r} has no tokens: {questions[index]!r}. fix: leave it out.")
             yield Prompt(index, questions[index], answers[index], tokens, rows[index]), len(tokens)
 
 

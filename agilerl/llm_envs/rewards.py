@@ -172,7 +172,7 @@ class RewardCaller:
         return number_of(self._list(self._call(tuple([argument] for argument in sample)), 1)[0])
 
     @staticmethod
-    def _list(answer: Any, length: int) -> list[Any]:
+    def _list(answer: object, length: int) -> list[Any]:
         rewards = answer.tolist() if hasattr(answer, "tolist") else answer
         if not isinstance(rewards, list | tuple) or len(rewards) != length:
             got = f"{len(rewards)} values" if isinstance(rewards, list | tuple) else type(rewards).__name__
@@ -198,7 +198,7 @@ class RewardCaller:
                 )
 
 
-def number_of(value: Any) -> tuple[float | None, str]:
+def number_of(value: object) -> tuple[float | None, str]:
     """(a finite float, "") or (None, the fault)."""
     if foreign.shape(value) == () and hasattr(value, "item"):
         value = value.item()  # of numpy, of torch
@@ -224,7 +224,7 @@ def _alarm_is_free() -> bool:
 def _with_alarm(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
     armed, struck = True, False
 
-    def over(number: int, frame: Any) -> None:
+    def over(number: int, frame: object) -> None:
         nonlocal struck
         if armed:
             struck = True

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, EnvError
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Example
@@ -40,15 +41,15 @@ class SFTGym(DataGym[Example]):
     def __init__(
         self,
         train_dataset: Any,
-        test_dataset: Any,
-        tokenizer: Any,
+        test_dataset: object,
+        tokenizer: foreign.Tokenizer,
         data_batch_size_per_gpu: int = 8,
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         max_context_length: int | None = None,
         seed: int = 42,
         *,
-        report_dataset: Any = None,
-        conversation_template: Any = None,
+        report_dataset: object = None,
+        conversation_template: object = None,
         prompt_column: str | None = None,
         completion_column: str | None = None,
         response_column: str | None = None,
@@ -91,7 +92,7 @@ class SFTGym(DataGym[Example]):
         """
         return self._published(self._next(reset_dataloaders))
 
-    def step(self, completions: Any = None) -> dict[str, Any]:
+    def step(self, completions: object = None) -> dict[str, Any]:
         """The next batch of examples; nothing is scored here, so completions must be None."""
         if completions is not None:
             raise EnvError("examples are learned from as they are: step takes no completions. fix: step().")

@@ -18,7 +18,7 @@ _CHUNK = 1024  # texts per call of the tokenizer
 Messages = Sequence[Mapping[str, str]]
 
 
-def check_template(template: Any) -> tuple[dict[str, str], ...] | None:
+def check_template(template: object) -> tuple[dict[str, str], ...] | None:
     """The messages of a conversation template; None for None.
 
     Raises:
@@ -43,13 +43,13 @@ def check_template(template: Any) -> tuple[dict[str, str], ...] | None:
     return tuple(messages)
 
 
-def filled(text: str, question: str, answer: Any) -> str:
+def filled(text: str, question: str, answer: object) -> str:
     """`text` with {question} and {answer} replaced; other braces, and those in the question, are kept."""
     values = {"question": question, "answer": str(answer)}
     return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
-def rendered(tokenizer: Any, messages: Messages) -> tuple[str, bool]:
+def rendered(tokenizer: foreign.Tokenizer, messages: Messages) -> tuple[str, bool]:
     """(text of a conversation for the model to continue, whether the tokenizer adds its special tokens to it).
 
     A final message with the role "assistant" is continued; after any other one the model's turn begins. Without a chat
@@ -75,7 +75,9 @@ def rendered(tokenizer: Any, messages: Messages) -> tuple[str, bool]:
     return str(text), False
 
 
-def prompt_text(tokenizer: Any, template: Messages | None, value: Any, answer: Any = "") -> tuple[str, bool]:
+def prompt_text(
+    tokenizer: foreign.Tokenizer, template: Messages | None, value: Any, answer: Any = ""
+) -> tuple[str, bool]:
     """See `rendered`, for the value of a prompt column: text, or the messages of a conversation.
 
     Args:
@@ -95,7 +97,7 @@ def prompt_text(tokenizer: Any, template: Messages | None, value: Any, answer: A
 
 
 def with_answers(
-    tokenizer: Any, template: Messages | None, prompt: Any, completions: Sequence[Any], where: str
+    tokenizer: foreign.Tokenizer, template: Messages | None, prompt: object, completions: Sequence[Any], where: str
 ) -> tuple[tuple[str, bool], list[str]]:
     """(prompt, see `rendered`; text of each answer) of a row with completions to one prompt.
 
@@ -134,7 +136,7 @@ def with_answers(
     return prompt_text(tokenizer, None, conversations[0]), answers
 
 
-def _split_answer(value: Any, where: str) -> tuple[list[dict[str, str]], str]:
+def _split_answer(value: object, where: str) -> tuple[list[dict[str, str]], str]:
     """(the messages before the answer, the answer)."""
     if not is_conversation(value):
         return [], str(value)
@@ -147,7 +149,7 @@ def _split_answer(value: Any, where: str) -> tuple[list[dict[str, str]], str]:
     return messages[:-1], messages[-1]["content"]
 
 
-def _conversation(prompt: Any, before: list[dict[str, str]], where: str) -> list[dict[str, str]]:
+def _conversation(prompt: object, before: list[dict[str, str]], where: str) -> list[dict[str, str]]:
     """All messages before an answer; ConfigError if the prompt is not one of them."""
     messages = _plain_messages(prompt) if is_conversation(prompt) else [{"role": "user", "content": str(prompt)}]
     if not before:
@@ -174,7 +176,7 @@ def _shown(messages: Sequence[Mapping[str, str]]) -> str:
     return "[" + ", ".join([*texts, *(["..."] if len(messages) > 4 else [])]) + "]"
 
 
-def is_conversation(value: Any) -> bool:
+def is_conversation(value: object) -> bool:
     """Whether a column holds messages; a list of numbers is text, like any other value."""
     return isinstance(value, list | tuple) and any(isinstance(part, Mapping | str) for part in value)
 
@@ -193,7 +195,7 @@ def check_messages(messages: Iterable[Any]) -> list[Mapping[str, str]]:
 
 
 def completed(
-    tokenizer: Any, texts: Iterable[tuple[str, bool]], turn_end: int, ends: Sequence[int]
+    tokenizer: foreign.Tokenizer, texts: Iterable[tuple[str, bool]], turn_end: int, ends: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
     """Tokens of each completion, with one end token as the last.
 
@@ -216,7 +218,7 @@ def completed(
         yield (*tokens[:length], ends[0] if plain[number] else turn_end)
 
 
-def encoded(tokenizer: Any, texts: Iterable[tuple[str, bool]]) -> Iterator[tuple[int, ...]]:
+def encoded(tokenizer: foreign.Tokenizer, texts: Iterable[tuple[str, bool]]) -> Iterator[tuple[int, ...]]:
     """Tokens of each (text, whether special tokens are added), without padding, truncation, or an end of sequence
     appended by the tokenizer."""
     remaining = iter(texts)
@@ -230,7 +232,7 @@ def encoded(tokenizer: Any, texts: Iterable[tuple[str, bool]]) -> Iterator[tuple
             yield bare if not framed else full[:-1] if appended else full
 
 
-def _tokens(tokenizer: Any, texts: list[str], special: bool) -> list[tuple[int, ...]]:
+def _tokens(tokenizer: foreign.Tokenizer, texts: list[str], special: bool) -> list[tuple[int, ...]]:
     token_ids = tokenizer(texts, add_special_tokens=special, padding=False, truncation=False, verbose=False)[
         "input_ids"
     ]

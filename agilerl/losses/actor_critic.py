@@ -37,15 +37,6 @@ def smoothed_action(
     return (action + disturbance).clamp(low, high)
 
 
-def twin_target(reward: Tensor, discount: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """y = r + γ(1 − terminated) · min(Q₁, Q₂) [..., B]: clipped double Q-learning (arXiv:1802.09477, eq. 10).
-
-    Args:
-        reward, discount: [..., B]. first, second: [..., B] of both target critics.
-    """
-    return torch.addcmul(reward, discount, torch.minimum(first, second))
-
-
 def weighted_squared_error(value: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return Σ_b w_b (v_b − y_b)² [...], the mean squared error for w_b = 1/B, and the errors v − y [..., B].
 

@@ -56,8 +56,7 @@ def centred_reward(reward: np.ndarray, discount: np.ndarray, mean: float, scale:
     Args:
         reward: [N]. discount: [N] γ' = γ · (1 − terminated). mean, scale: μ, σ.
     """
-    centred: np.ndarray = (reward - mean * (1 - discount)) / scale
-    return centred
+    return (reward - mean * (1 - discount)) / scale
 
 
 def centre_and_scale(returns: np.ndarray) -> tuple[float, float]:

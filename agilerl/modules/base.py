@@ -17,7 +17,7 @@ from torch import nn
 from agilerl.core import foreign
 from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.core.signatures import ignored_arguments, taken_by
-from agilerl.core.tree import map_leaves
+from agilerl.core.tree import Tree, map_leaves
 from agilerl.errors import ConfigError, unknown_name, warn_once
 from agilerl.modules.copying import copy_module, copy_value
 from agilerl.modules.layers import DenseStack
@@ -263,7 +263,7 @@ class EvolvableModule(nn.Module):
         return self._rng
 
     @rng.setter
-    def rng(self, rng: Any) -> None:
+    def rng(self, rng: np.random.Generator) -> None:
         for module in self.evolvable_modules():
             module._rng = rng
 
@@ -279,7 +279,7 @@ class EvolvableModule(nn.Module):
         for module in self.evolvable_modules():
             module._fresh = fresh
 
-    def probe(self, inputs: Any) -> None:
+    def probe(self, inputs: Tree | None) -> None:
         """Store inputs [B, ...] of this module, by which mutations measure importance; None clears them.
         `inputs`: a tensor, or a (nested) mapping of tensors if the module takes one."""
         self.probe_inputs = None if inputs is None else map_leaves(lambda leaf: leaf.detach(), inputs)
@@ -352,7 +352,7 @@ class EvolvableModule(nn.Module):
         return probabilities(len(self.layer_mutation_methods), len(self.node_mutation_methods), new_layer_prob)
 
     def sample_mutation_method(
-        self, new_layer_prob: float, rng: Any = None, *, excluded: Sequence[str] = ()
+        self, new_layer_prob: float, rng: np.random.Generator | None = None, *, excluded: Sequence[str] = ()
     ) -> str | None:
         """Sample an applicable method: its dotted name, or None if all methods are at their limit.
 
@@ -518,7 +518,7 @@ class ModuleDict(EvolvableModule):
     def items(self) -> list[tuple[str, nn.Module]]:
         return [(key, self[key]) for key in self]
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """Return the module under `key`, or `default`."""
         return self._modules.get(key, default)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules import layers
 from agilerl.modules.activations import activation as known_activation
@@ -82,25 +83,23 @@ def dims_of(block_type: str) -> int:
     return int(block_type[4])
 
 
-def image_shape(input_shape: Sequence[int], sample_input: Any, dims: int) -> tuple[int, ...]:
+def image_shape(input_shape: Sequence[int], sample_input: Tensor | None, dims: int) -> tuple[int, ...]:
     """Return (channels, pixels along each axis) from the given shape, or from a sample [B, ...] if there is one."""
     shape = tuple(int(n) for n in (input_shape if sample_input is None else sample_input.shape[1:]))
     if len(shape) != dims + 1 or min(shape) < 1:
         hint = " fix: give sample_input, a tensor [B, channels, depth, height, width]." if dims == 3 else ""
-        raise ConfigError(
-            f"input_shape of a Conv{dims}d network must be (channels, {dims} sizes), all positive; got {shape}.{hint}"
-        )
+        raise ConfigError(f"input_shape of a Conv{dims}d is (channels, {dims} sizes), all above 0; got {shape}.{hint}")
     return shape
 
 
-def listed(value: Any, what: str) -> list[Any]:
+def listed(value: object, what: str) -> list[Any]:
     """Return a non-empty list."""
     if not isinstance(value, list | tuple | np.ndarray) or len(value) == 0:
         raise ConfigError(f"{what} must be a non-empty list with one entry per layer; got {value!r}.")
     return list(value)
 
 
-def per_axis(value: Any, layers: int, dims: int, what: str, least: int = 1, first: Sequence[int] = ()) -> Sizes:
+def per_axis(value: object, layers: int, dims: int, what: str, least: int = 1, first: Sequence[int] = ()) -> Sizes:
     """Return `dims` integers per layer, from an integer, integers, or tuples; integers may be `first` on one axis."""
     entries = listed(value, what) if isinstance(value, list | tuple | np.ndarray) else [value] * layers
     if len(entries) != layers:
@@ -214,13 +213,13 @@ class EvolvableCNN(LayeredModule):
 
     def __init__(
         self, input_shape: Sequence[int], num_outputs: int,
-        channel_size: Sequence[int] = (32, 32), kernel_size: Any = 3, stride_size: Any = 1,
-        sample_input: Any = None, block_type: str = "Conv2d",
+        channel_size: Sequence[int] = (32, 32), kernel_size: object = 3, stride_size: object = 1,
+        sample_input: Tensor | None = None, block_type: str = "Conv2d",
         activation: str | None = "ReLU", output_activation: str | None = None,
         min_hidden_layers: int = 1, max_hidden_layers: int = 6, min_channel_size: int = 16, max_channel_size: int = 256,
         layer_norm: bool = False, init_layers: bool = True,
         device: str | torch.device = "cpu", name: str = "cnn", random_seed: int | None = None,
-        *, padding_size: Any = 0,
+        *, padding_size: object = 0,
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         dims = dims_of(block_type)
@@ -294,11 +293,11 @@ class EvolvableCNN(LayeredModule):
             x = self.model[f"act_{i}"](x)
         return x
 
-    def output_features(self, x: Any) -> Tensor:
+    def output_features(self, x: Tensor) -> Tensor:
         """Return the flattened output of the last convolutional layer [B, F]."""
         return self.feature_maps(self.as_input(x)).flatten(1)
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Tree) -> Tensor:
         """Images [..., C, H, W] (as many axes as `input_shape`) -> [..., O]; one image gives [1, O]."""
         x = self.as_input(x)
         lead = x.shape[: x.dim() - len(self.input_shape)] or (1,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,9 +27,9 @@ class EvolvableCnnLstm(EvolvableLSTM):
 
     def __init__(
         self, input_shape: Sequence[int], num_outputs: int = 64, hidden_state_size: int = 128, num_layers: int = 1,
-        output_activation: str | None = None, *, num_features: int = 64, cnn_config: Any = None, cell: str = "LSTM",
-        min_hidden_state_size: int = 32, max_hidden_state_size: int = 512, min_layers: int = 1, max_layers: int = 3,
-        max_seq_len: int | None = None, device: str | torch.device = "cpu", name: str = "lstm",
+        output_activation: str | None = None, *, num_features: int = 64, cnn_config: Mapping[str, Any] | None = None,
+        cell: str = "LSTM", min_hidden_state_size: int = 32, max_hidden_state_size: int = 512, min_layers: int = 1,
+        max_layers: int = 3, max_seq_len: int | None = None, device: str | torch.device = "cpu", name: str = "lstm",
         random_seed: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(

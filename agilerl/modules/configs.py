@@ -20,12 +20,12 @@ from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
 
 
-def option(module: Any, name: str) -> Any:
+def option(module: object, name: str) -> Any:
     """Declare a field with the default of the module's constructor, which counts as not set."""
     return dataclass_field(default=constructor_arguments(module)[name].default, metadata={"is_option": True})
 
 
-def is_set(field: dataclasses.Field[Any], value: Any) -> bool:
+def is_set(field: dataclasses.Field[Any], value: object) -> bool:
     """Whether a field's value differs from the module's default."""
     return value is not None and not ("is_option" in field.metadata and value == field.default)
 
@@ -71,11 +71,11 @@ class NetConfig:
     def __getitem__(self, name: str) -> Any:
         return vars(self)[self._field(name).name]
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         changed = dataclasses.replace(self, **{self._field(name).name: value})  # type: ignore[type-var]
         object.__setattr__(self, name, vars(changed)[name])
 
-    def pop(self, key: str, default: Any = dataclasses.MISSING) -> Any:
+    def pop(self, key: str, default: object = dataclasses.MISSING) -> Any:
         """Return a field and reset it to the module's default; `default` for an unknown key."""
         if default is not dataclasses.MISSING and not hasattr(self, key):
             return default
@@ -104,7 +104,7 @@ class NetConfig:
         """(name, value) of the fields that are set."""
         return self._set().items()
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """Return the field if it has a value, else `default`."""
         value = self[key] if key in {field.name for field in dataclasses.fields(self)} else None  # type: ignore[arg-type]
         return default if value is None else value
@@ -262,7 +262,7 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     return {**defaults, **options}
 
 
-def _set_values(config: Any) -> Any:
+def _set_values(config: object) -> Any:
     """Return the values set in a net config, including nested ones; other values are unchanged."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config

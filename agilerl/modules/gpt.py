@@ -119,7 +119,7 @@ class TokenTransformer(LayeredModule):
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def forward(self, tokens: Any, present: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, present: Tensor | None = None) -> Tensor:
         """Return outputs [B, L, O] for token ids [B, L].
 
         Args:
@@ -128,7 +128,7 @@ class TokenTransformer(LayeredModule):
         mask = None if present is None else present[:, None, None, :]
         return self.finish(self.output_features(tokens, mask))
 
-    def output_features(self, x: Any, mask: Tensor | None = None) -> Tensor:
+    def output_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the LayerNorm of the trunk [B, L, C] for token ids [B, L].
 
         `mask`, broadcast to [B, heads, L, L], is the attention mask.
@@ -150,7 +150,7 @@ class TokenTransformer(LayeredModule):
             return F.linear(features, self.model["tokens"].weight)
         return super().finish(features)
 
-    def _numbers(self, x: Any) -> Tensor:
+    def _numbers(self, x: Tensor) -> Tensor:
         """Return token ids [B, L] int64; ConfigError if there are more than `block_size`, or ids out of range."""
         tokens = torch.as_tensor(x, device=self._like().device)
         if tokens.dtype != torch.int64:
@@ -304,7 +304,7 @@ class EvolvableGPT(TokenTransformer):
 
     @torch.no_grad()
     def generate(
-        self, tokens: Any, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
+        self, tokens: Tensor, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:  # fmt: skip
         """Generate texts [B, L + max_new_tokens] that continue the tokens [B, L].
@@ -314,9 +314,7 @@ class EvolvableGPT(TokenTransformer):
             top_k: sample among the k most probable tokens; None: all. generator: required for sampling.
         """
         if temperature and generator is None:
-            raise ConfigError(
-                "generate draws tokens, from a generator. fix: generator=torch.Generator(), temperature=0."
-            )
+            raise ConfigError("generate draws from a generator. fix: generator=torch.Generator(), temperature=0.")
 
         def choose(outputs: Sequence[Tensor]) -> Tensor:
             (logits,) = outputs

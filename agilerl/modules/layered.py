@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, mutation, single_draw
@@ -52,7 +53,9 @@ class Built:
         return self  # immutable
 
 
-def drawn_amount(rng: Any, steps: Sequence[int], amount: int | None, fits: Callable[[int], bool]) -> int:
+def drawn_amount(
+    rng: np.random.Generator, steps: Sequence[int], amount: int | None, fits: Callable[[int], bool]
+) -> int:
     """Return the given amount, or a sample of `steps`, lowered to the largest that fits; 0 if none does."""
     if amount is not None:
         return int(amount) if amount > 0 and fits(int(amount)) else 0
@@ -61,7 +64,7 @@ def drawn_amount(rng: Any, steps: Sequence[int], amount: int | None, fits: Calla
 
 
 def drawn_step(
-    rng: Any, steps: Sequence[int], widths: Sequence[int], layer: int | None, amount: int | None,
+    rng: np.random.Generator, steps: Sequence[int], widths: Sequence[int], layer: int | None, amount: int | None,
     fits: Callable[[int, int], bool],
 ) -> tuple[int, int]:  # fmt: skip
     """Return a layer and the change of its width, each as given or sampled; see `drawn_amount`.
@@ -87,7 +90,7 @@ def moved(new: Axis, old: Axis, groups: Mapping[str, Index]) -> Index:
 
 
 @torch.no_grad()
-def refit_in_place(linear: Any, features: Tensor, target: Tensor, ridge: float = 1e-4) -> None:
+def refit_in_place(linear: nn.Linear, features: Tensor, target: Tensor, ridge: float = 1e-4) -> None:
     """Set a dense layer's weights to reproduce `target` [B, O] from `features` [B, I]; see `morph.refit`."""
     weight, bias = refit(features, target, linear.weight, linear.bias, ridge)
     linear.weight.copy_(weight)
@@ -152,7 +155,7 @@ class LayeredModule(EvolvableModule):
         """Return the layers for the current sizes, by name, in the order of their parameters."""
         raise NotImplementedError
 
-    def output_features(self, x: Any) -> Tensor:
+    def output_features(self, x: Tensor) -> Tensor:
         """Return the inputs [B, F] of the output layer for inputs of the module."""
         raise NotImplementedError
 
@@ -285,7 +288,7 @@ class LayeredModule(EvolvableModule):
         refit_in_place(linear, features, target, best_ridge(features, target, linear.weight, linear.bias))
         self.last_refit = True
 
-    def as_input(self, x: Any) -> Tensor:
+    def as_input(self, x: Tree) -> Tensor:
         """Convert a tensor or an array to this module's dtype and device."""
         like = self._like()
         return torch.as_tensor(x).to(device=like.device, dtype=like.dtype)
@@ -313,7 +316,7 @@ class ResidualModule(LayeredModule):
         """Return the input of the last layer of a block, from the trunk."""
         raise NotImplementedError
 
-    def after_blocks(self, x: Any) -> Tensor:
+    def after_blocks(self, x: Tensor) -> Tensor:
         """Return the trunk after the last block, for inputs of the module."""
         z: Tensor = self.model[self.stem](self.as_input(x))
         for k in range(self.num_blocks):

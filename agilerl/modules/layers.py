@@ -297,7 +297,7 @@ def activation_layer(name: str | None, *, hidden: bool) -> Layer:
     return Layer(activation(name, hidden=hidden).module, ("activation", name))
 
 
-def as_widths(value: Any, what: str) -> list[int]:
+def as_widths(value: object, what: str) -> list[int]:
     """A list of positive layer widths from a sequence of integers."""
     widths = [int(v) for v in value] if isinstance(value, (list, tuple, np.ndarray)) else None
     if not widths or min(widths) < 1:
@@ -305,7 +305,7 @@ def as_widths(value: Any, what: str) -> list[int]:
     return widths
 
 
-def whole(value: Any, what: str, least: int = 1, fix: str | None = None) -> int:
+def whole(value: object, what: str, least: int = 1, fix: str | None = None) -> int:
     """Return an integer of at least `least`; ConfigError, with the fix, otherwise."""
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
     if number is None or number < least:

@@ -99,8 +99,9 @@ def gru_gates(of_input: Tensor, of_hidden: Tensor, h: Tensor) -> Tensor:
 
 
 def unroll(
-    steps: Iterable[Tensor], advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], h: Tensor, c: Any = None
-) -> tuple[list[Tensor], Any]:
+    steps: Iterable[Tensor], advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], h: Tensor,
+    c: Tensor | None = None,
+) -> tuple[list[Tensor], Any]:  # fmt: skip
     """Return (h after every step, c after the last one) of one layer.
     steps: inputs of `advance` for each step.
     advance: (step, h, c) -> (h', c'); c is None in a GRU."""
@@ -240,12 +241,12 @@ class EvolvableLSTM(LayeredModule):
         features = steps[0] if x.dim() == 2 else torch.stack(steps, dim=1)
         return features, {key: torch.stack(parts) for key, parts in state.items()}
 
-    def output_features(self, x: Any) -> Tensor:
+    def output_features(self, x: Tensor) -> Tensor:
         """Return the first result of `run`, from the start of an episode."""
         x = self.as_input(x)
         return self.run(x, self.initial_hidden_state(x.shape[0]))[0]
 
-    def forward(self, x: Any, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, HiddenState]:
+    def forward(self, x: Tensor, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, HiddenState]:
         """Map one step x [B, I] -> [B, O], or a sequence [B, T, I] -> [B, T, O], and return the next hidden state.
 
         Args:
@@ -262,9 +263,7 @@ class EvolvableLSTM(LayeredModule):
 
     def _check(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> None:
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
-            raise ShapeError(
-                f"{self.name} reads [B, {self.input_size}] or [B, T, {self.input_size}]; got {tuple(x.shape)}"
-            )
+            raise ShapeError(f"{self.name} reads [B, (T,) {self.input_size}]; got {tuple(x.shape)}")
         for key, (layers, units) in self.hidden_state_architecture.items():
             shape = tuple(hidden_state[key].shape) if key in hidden_state else None
             if shape != (layers, x.shape[0], units):

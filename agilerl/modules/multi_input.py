@@ -12,6 +12,7 @@ from torch import Tensor
 
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.spaces import is_image, parts_of
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError, unknown_name
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import ModuleDict, MutationType, Refused, mutation
@@ -55,13 +56,12 @@ class EvolvableMultiInput(LayeredModule):
     ranges: ClassVar = {"latent_node": Range("latent_dim", "latent_dim", LATENT_STEPS)}
 
     def __init__(
-        self, observation_space: spaces.Space[Any], num_outputs: int,
-        latent_dim: int = 32, vector_space_mlp: bool = False,
-        cnn_config: Any = None, mlp_config: Any = None, init_dicts: Mapping[str, Any] | None = None,
-        output_activation: str | None = None, *, activation: str | None = "ReLU",
-        min_latent_dim: int = 8, max_latent_dim: int = 128,
-        device: str | torch.device = "cpu", name: str = "multi_input", random_seed: int | None = None,
-        lstm_config: None = None,
+        self, observation_space: spaces.Space[Any], num_outputs: int, latent_dim: int = 32,
+        vector_space_mlp: bool = False, cnn_config: Mapping[str, Any] | None = None,
+        mlp_config: Mapping[str, Any] | None = None, init_dicts: Mapping[str, Any] | None = None,
+        output_activation: str | None = None, *, activation: str | None = "ReLU", min_latent_dim: int = 8,
+        max_latent_dim: int = 128, device: str | torch.device = "cpu", name: str = "multi_input",
+        random_seed: int | None = None, lstm_config: None = None,
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         if lstm_config is not None:
@@ -71,9 +71,7 @@ class EvolvableMultiInput(LayeredModule):
             )
         parts = parts_of(observation_space)
         if not parts:
-            raise ConfigError(
-                f"observation_space must be a Dict or Tuple with at least one part; got {observation_space}"
-            )
+            raise ConfigError(f"observation_space must be a Dict or Tuple with parts; got {observation_space}")
         self.observation_space, self.num_outputs = observation_space, whole(num_outputs, "num_outputs")
         self.latent_dim, self.vector_space_mlp = whole(latent_dim, "latent_dim"), bool(vector_space_mlp)
         self.cnn_config = checked_config(cnn_config, EvolvableCNN, "cnn_config", {})
@@ -115,7 +113,7 @@ class EvolvableMultiInput(LayeredModule):
         usual: dict[str, Any] = {"hidden_size": [64], "output_vanish": False}
         return cast(EvolvableMLP, self._build_part(EvolvableMLP, width, {**usual, **self.mlp_config, **config}, seed))
 
-    def _build_part(self, cls: Any, inputs: Any, config: dict[str, Any], seed: int) -> Any:
+    def _build_part(self, cls: Any, inputs: object, config: dict[str, Any], seed: int) -> Any:
         activations = {"activation": self.activation, "output_activation": self.activation}
         return cls(inputs, self.latent_dim, **{**activations, **config}, device=self._device, random_seed=seed)
 
@@ -140,7 +138,7 @@ class EvolvableMultiInput(LayeredModule):
             inputs[VECTOR_MLP] = torch.cat([self.as_input(x[key]) for key in self.vector_keys], dim=-1)
         return inputs
 
-    def output_features(self, x: Any) -> Tensor:
+    def output_features(self, x: Tree) -> Tensor:
         """Return the concatenated features of all parts [..., parts * latent_dim]."""
         inputs = self._inputs(x)
         return torch.cat([module(inputs[name]) for name, module in self._part_modules().items()], dim=-1)
@@ -195,7 +193,7 @@ class EvolvableMultiInput(LayeredModule):
             )
         return parts[f"{path}{OUTPUT}"](torch.cat(features, dim=-1))
 
-    def probe(self, inputs: Any) -> None:
+    def probe(self, inputs: Tree | None) -> None:
         """Store inputs by key [B, ...], here and in the parts; None clears them."""
         super().probe(inputs)
         part_inputs = None if inputs is None else self._inputs(self.probe_inputs)

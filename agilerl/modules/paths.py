@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 
-def resolve(owner: Any, path: str) -> Any:
+def resolve(owner: object, path: str) -> Any:
     """Resolve `path` to an attribute of `owner`, or part by part to an attribute or entry further down.
 
     Names of entries may contain dots ("actors.bot.0"): an attribute or entry named like the whole remaining path takes

@@ -87,7 +87,7 @@ class EvolvableResNet(ResidualModule):
         layers["act_output"] = activation_layer(self.output_activation, hidden=False)
         return layers
 
-    def output_features(self, x: Any) -> Tensor:
+    def output_features(self, x: Tensor) -> Tensor:
         """Return the flattened trunk after its last activation [B, F]."""
         return cast(Tensor, self.model["act_features"](self.after_blocks(x))).flatten(1)
 
@@ -95,7 +95,7 @@ class EvolvableResNet(ResidualModule):
         y = self.model[f"block_{block}_conv_0"](self.model[f"block_{block}_act_0"](z))
         return cast(Tensor, self.model[f"block_{block}_act_1"](y))
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map images [..., C, H, W] -> [..., O]; one image gives [1, O]."""
         x = self.as_input(x)
         lead = x.shape[:-3] or (1,)

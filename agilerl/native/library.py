@@ -9,9 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agilerl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABI = 8
 MAX_DEPTH = 12
@@ -275,6 +278,6 @@ def library() -> Library | None:
     return None if word == "0" else _load(word)
 
 
-def pointer(tensor: Any) -> int:
+def pointer(tensor: Tensor) -> int:
     """Return the address of a tensor's numbers."""
     return int(tensor.data_ptr())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from agilerl.core.signatures import also_takes
 from agilerl.core.spaces import mask_width
+from agilerl.core.tree import Tree
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.lstm import EvolvableLSTM
@@ -37,7 +38,7 @@ def get_output_bounds(output_activation: str) -> tuple[float, float]:
     return OUTPUT_BOUNDS[output_activation]
 
 
-def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "Tanh") -> Any:
+def rescale_action(action: Tree, low: object, high: object, output_activation: str = "Tanh") -> Any:
     """Rescale actions from the range of `output_activation` to [low, high], by one affine map per component.
 
     Args:
@@ -109,9 +110,7 @@ class DeterministicActor(EvolvableNetwork):
             self.build_head(mask_width(action_space))
             return
         if not isinstance(action_space, spaces.Box):
-            raise AlgorithmError(
-                f"DeterministicActor needs Box, Discrete or MultiDiscrete actions; got {action_space}."
-            )
+            raise AlgorithmError(f"DeterministicActor takes Box, Discrete or MultiDiscrete; got {action_space}.")
         check_bounded(action_space, "DeterministicActor")
         super().__init__(observation_space, action_space=action_space, **vars(options))
         self._head_config["output_activation"] = self._head_config.get("output_activation") or "Tanh"
@@ -122,7 +121,7 @@ class DeterministicActor(EvolvableNetwork):
         self.build_head(len(self.action_low))
 
     @staticmethod
-    def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "Tanh") -> Any:
+    def rescale_action(action: Tree, low: object, high: object, output_activation: str = "Tanh") -> Any:
         """Map raw actions to the bounds of a space; see `rescale_action` of this module."""
         return rescale_action(action, low, high, output_activation)
 
@@ -222,7 +221,7 @@ class StochasticActor(EvolvableNetwork):
         actor.action_scaling = str(spec.get("action_scaling", "none"))
         return actor
 
-    def forward(self, obs: Any, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, obs: Tree, action_mask: Tree | None = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """Return (action [..., *], log probability [...], entropy [...]) of one sample per row.
 
         The entropy of a squashed normal is estimated by −log π of the sample.
@@ -230,7 +229,7 @@ class StochasticActor(EvolvableNetwork):
         action_mask: [..., W] 1 = legal, for the discrete spaces; see `ActionDistribution.mask_width`."""
         return self.sampled(self.output(obs), action_mask)
 
-    def sampled(self, raw: Tensor, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+    def sampled(self, raw: Tensor, action_mask: Tree | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Sample as `forward`, from the raw output [..., raw_size]."""
         kind = self.distribution
         mask = None if action_mask is None else torch.as_tensor(np.array(action_mask), device=raw.device)
@@ -246,11 +245,11 @@ class StochasticActor(EvolvableNetwork):
         action = kind.sample(raw, numbers, mask)
         return action, kind.log_prob(raw, action.detach(), mask), kind.entropy(raw, mask)
 
-    def action_log_prob(self, obs: Any, action: Tensor, action_mask: Tensor | None = None) -> Tensor:
+    def action_log_prob(self, obs: Tree, action: Tensor, action_mask: Tensor | None = None) -> Tensor:
         """Return log π(action | obs) [...], differentiable in the network's parameters."""
         return self.distribution.log_prob(self.output(obs), action, action_mask)
 
-    def scale_action(self, action: Any) -> Any:
+    def scale_action(self, action: Tree) -> Any:
         """Map squashed actions [..., A] in [-1, 1] to the bounds of the Box."""
         assert isinstance(self.action_space, spaces.Box)
         return rescale_action(action, self.action_space.low.ravel(), self.action_space.high.ravel(), "Tanh")
@@ -274,7 +273,7 @@ class SharedActorCritic(StochasticActor):
         heads: dict[str, Run] = {**parts, OUTPUT: lambda x: _both(parts, parts[FEATURES](x))}
         return super().combine(heads, *inputs)
 
-    def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+    def output(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Return [..., raw_size + 1]; with a hidden state (output, next hidden state), as in every network."""
         x = self.preprocess(obs)
         parts: dict[str, Run] = {name: self.get_submodule(name) for name in HEADS}
@@ -283,14 +282,14 @@ class SharedActorCritic(StochasticActor):
             return self.combine({**module_parts(self), **parts}, x, hidden_state)
         return _both(parts, self._encode(x))
 
-    def forward(self, obs: Any, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, obs: Tree, action_mask: Tree | None = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         return self.sampled(self.output(obs)[..., :-1], action_mask)
 
-    def effect_output(self, obs: Any) -> Tensor:
+    def effect_output(self, obs: Tree) -> Tensor:
         """Return the policy's raw output, used to measure the effect of mutations."""
         return cast(Tensor, self.output(obs)[..., :-1])
 
-    def value(self, obs: Any) -> Tensor:
+    def value(self, obs: Tree) -> Tensor:
         """Return V(s) [..., 1]."""
         return cast(Tensor, self.output(obs)[..., -1:])
 
@@ -323,7 +322,7 @@ class ValueView(nn.Module):
         object.__setattr__(self, "network", network)  # not a submodule: its policy head does not belong to the value
         self.encoder, self.value_net = network.encoder, network.value_net
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Tree) -> Tensor:
         return self.network.value(obs)
 
     def clone(self) -> Self:

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, EvolvableWrapper
 from agilerl.modules.layers import DenseStack
@@ -63,7 +64,7 @@ class RewardNetwork(EvolvableNetwork):
         """m, the inputs of the output layer."""
         return int(self.head_net.hidden_size[-1])
 
-    def hidden(self, x: Any) -> Tensor:
+    def hidden(self, x: Tree) -> Tensor:
         """Return the inputs h [..., m] of the output layer for preprocessed contexts."""
         features = self._encode(x)
         for name, layer in self.head_net.model.named_children():
@@ -77,11 +78,11 @@ class RewardNetwork(EvolvableNetwork):
         hidden = parts[HIDDEN](inputs[0])
         return torch.cat((parts[OUTPUT](hidden), hidden), -1)
 
-    def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Tensor:
+    def output(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return (f, h) [..., 1 + m] for contexts with any leading axes."""
         return self.combine({HIDDEN: self.hidden, OUTPUT: self._last()}, self.preprocess(obs))
 
-    def effect_output(self, obs: Any) -> Tensor:
+    def effect_output(self, obs: Tree) -> Tensor:
         """Return f [..., 1], by which the effect of mutations is measured: h has no meaning across architectures."""
         return self.output(obs)[..., :1]
 
@@ -124,7 +125,7 @@ class RewardModule(EvolvableWrapper):
         """m, the inputs of the last linear layer."""
         return self._last().in_features
 
-    def output(self, obs: Any) -> Tensor:
+    def output(self, obs: Tree) -> Tensor:
         """Return (f, h) [B, 1 + m] for contexts [B, *context]."""
         read: list[Tensor] = []
         hook = self._last().register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))

@@ -10,10 +10,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.core import foreign
+from agilerl.core import foreign, tree
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import also_takes
-from agilerl.core.spaces import flat_size, space_to_json
+from agilerl.core.spaces import space_to_json
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, described, is_untouched, mutation
 from agilerl.modules.configs import checked_config
@@ -62,6 +63,10 @@ class EvolvableNetwork(EvolvableModule):
             images use `normalize_images`.
         normalize_images: divide images with values from 0 to 255 by 255.
         encoder_name: name of the encoder, the prefix of hidden-state keys.
+
+    Attributes:
+        reads_vectors: whether the encoder reads observations as one vector.
+        vector_widths: columns of each part of the encoder input; 0 for images.
     """
 
     head_net: EvolvableMLP
@@ -105,17 +110,16 @@ class EvolvableNetwork(EvolvableModule):
             raise ConfigError(f"latent_dim {options.latent_dim} must be positive, limits {least}..{most} too")
         self.observation_space, self.action_space = observation_space, action_space
         self.scale_observations, self.normalize_images = bool(options.scale_observations), bool(normalize_images)
-        self.encoder_cls, self.simba = encoder_cls, options.simba
+        self.encoder_cls, self.simba, self.encoder_name = encoder_cls, options.simba, options.encoder_name
         self.recurrent = issubclass(encoder_cls, EvolvableLSTM)
-        self.encoder_name = options.encoder_name
-        self.min_latent_dim, self.max_latent_dim = int(least), int(most)
-        self.latent_dim = int(options.latent_dim)
+        self.min_latent_dim, self.max_latent_dim, self.latent_dim = int(least), int(most), int(options.latent_dim)
         self._latent_index: Index | None = None
         self._seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 2, generation=1).tolist()
         self._head_config = checked_config(options.head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
         config = encoders.encoder_config(encoder_cls, options.encoder_config, observation_space)
         form = encoders.input_form(observation_space, encoder_cls)
         self._prepare = Preprocessor.build(observation_space, form, self.scale_observations)
+        self.reads_vectors, self.vector_widths = form is InputForm.FLAT, self._prepare.widths
         self.encoder: Any = encoders.make_encoder(
             observation_space, encoder_cls, config, self.latent_dim, options.device, self._seeds[0], self.encoder_name
         )
@@ -150,7 +154,7 @@ class EvolvableNetwork(EvolvableModule):
         mlp.rng = self.rng
         return mlp
 
-    def build_network_head(self, net_config: Any = None) -> None:
+    def build_network_head(self, net_config: object = None) -> None:
         """Rebuild `head_net` with the same number of outputs; user-defined networks override this and call it once."""
         self.head_net = self.create_mlp(self._head().num_inputs, self._head().num_outputs, "head", net_config)
 
@@ -173,7 +177,7 @@ class EvolvableNetwork(EvolvableModule):
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def preprocess(self, obs: Any) -> Tensor:
+    def preprocess(self, obs: Tree) -> Tensor:
         """Convert observations (numpy or torch; one, or with any leading axes) to encoder input.
 
         Returns:
@@ -185,42 +189,35 @@ class EvolvableNetwork(EvolvableModule):
         mean = self._buffers.get("obs_mean")
         if mean is None:
             return x
-        scaled = ((x - mean) * self.get_buffer("obs_scale")).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
-        if self.blocks == 1:
-            return scaled
-        is_filled = x.reshape(*x.shape[:-1], self.blocks, -1).any(-1)
-        return scaled * is_filled.repeat_interleave(x.shape[-1] // self.blocks, -1)
+        scale = self.get_buffer("obs_scale")
+        if self.blocks == 1 and self.reads_vectors:
+            return ((x - mean) * scale).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
+        parts = zip(torch.split(mean, self.vector_widths), torch.split(scale, self.vector_widths), strict=True)
+        return cast(Tensor, tree.map_leaves(lambda part: _normalised(part, *next(parts), self.blocks), x))
 
-    def encoder_input(self, obs: Any) -> Tensor:
+    def encoder_input(self, obs: Tree) -> Tensor:
         """Preprocess observations without normalisation by running statistics."""
         return cast(Tensor, self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images))
 
     @property
-    def reads_vectors(self) -> bool:
-        """Whether the encoder reads observations as one vector."""
-        return self._prepare.form is InputForm.FLAT
-
-    @property
     def normalize_observations(self) -> bool:
         """Whether vector inputs are normalised by statistics that are saved with the weights.
-        They are 0 and 1 until `set_observation_statistics` is called."""
+        They are 0 and 1 until `set_observation_statistics` is called. Parts of a Dict that are zeros stay zeros."""
         return "obs_mean" in self._buffers
 
     @normalize_observations.setter
     def normalize_observations(self, wanted: bool) -> None:
-        if not wanted:
-            for name in ("obs_mean", "obs_scale"):
-                self._buffers.pop(name, None)
-            return
-        if not self.reads_vectors:
+        width = sum(self.vector_widths)
+        if wanted and not width:
             raise ConfigError(
                 f"normalize_observations is for observations that are read as vectors; got {self.observation_space}. "
                 "fix: leave it out; images are divided by 255 anyway."
             )
-        if not self.normalize_observations:
-            like, width = next(self.parameters()).detach(), flat_size(self.observation_space)
-            self.register_buffer("obs_mean", like.new_zeros(width))
-            self.register_buffer("obs_scale", like.new_ones(width))
+        for name, value in (("obs_mean", 0.0), ("obs_scale", 1.0)):
+            if not wanted:
+                self._buffers.pop(name, None)
+            elif name not in self._buffers:
+                self.register_buffer(name, next(self.parameters()).detach().new_full((width,), value))
 
     def set_observation_statistics(self, mean: np.ndarray, var: np.ndarray, epsilon: float = 1e-8) -> None:
         """Set the statistics that normalise inputs; both [I]."""
@@ -233,7 +230,7 @@ class EvolvableNetwork(EvolvableModule):
         statistics = (tuple(self.get_buffer(name).tolist()) for name in names)
         return self.scale_observations, self.normalize_images, self.blocks, *statistics
 
-    def extract_features(self, x: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+    def extract_features(self, x: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Return latent features [..., latent_dim]; a recurrent encoder starts an episode.
 
         With the `hidden_state` of a recurrent encoder (features, next hidden state), see `features_with_state`.
@@ -263,7 +260,7 @@ class EvolvableNetwork(EvolvableModule):
             obs = obs[:, 0]
         return self.output(obs, hidden_state)
 
-    def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+    def output(self, obs: Tree, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Same as `forward` here; the raw output in subclasses whose `forward` samples or rescales."""
         if hidden_state is not None:
             self._recurrent_encoder()
@@ -310,7 +307,7 @@ class EvolvableNetwork(EvolvableModule):
         encoder = self.encoder
         return encoder.dense_parts() if isinstance(encoder, EvolvableMultiInput) else {"encoder": encoder}
 
-    def encode_by(self, parts: Mapping[str, Callable[[Any], Tensor]], x: Any) -> Tensor:
+    def encode_by(self, parts: Mapping[str, Callable[[Any], Tensor]], x: Tree) -> Tensor:
         """Compute features with the functions of the encoder: one of `parts`, or several in parallel."""
         encoder = parts.get("encoder")
         return self.encoder.features_by(parts, x) if encoder is None else encoder(x)  # type: ignore[no-any-return]
@@ -339,9 +336,7 @@ class EvolvableNetwork(EvolvableModule):
 
     def _recurrent_encoder(self) -> EvolvableLSTM:
         if not isinstance(self.encoder, EvolvableLSTM):
-            raise ConfigError(
-                f"{type(self).__name__} is a feed-forward network and has no hidden state. fix: recurrent=True."
-            )
+            raise ConfigError(f"{type(self).__name__} is feed-forward and has no hidden state. fix: recurrent=True.")
         return self.encoder
 
     @property
@@ -357,12 +352,12 @@ class EvolvableNetwork(EvolvableModule):
         """Adapt the state of running episodes to the last encoder mutation."""
         return self._recurrent_encoder().carry_hidden_state(hidden_state)
 
-    def features_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
+    def features_with_state(self, obs: Tree, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Return latent features of one step [B, ...] or of sequences [B, T, ...], and the next hidden state."""
         features, state = self._recurrent_encoder()(self.preprocess(obs), hidden_state)
         return features, state
 
-    def output_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
+    def output_with_state(self, obs: Tree, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Return the head's output [B, O] or [B, T, O], and the next hidden state."""
         features, state = self.features_with_state(obs, hidden_state)
         return self._head()(features), state
@@ -405,7 +400,7 @@ class EvolvableNetwork(EvolvableModule):
         return () if self.encoder_source is None else (self.encoder_source,)
 
     @torch.no_grad()
-    def shared_features(self, obs: Any) -> Tensor:
+    def shared_features(self, obs: Tree) -> Tensor:
         """Return detached features [..., latent_dim] of the encoder source."""
         return cast(Tensor, self.encoder_source.extract_features(obs))
 
@@ -431,7 +426,7 @@ class EvolvableNetwork(EvolvableModule):
 
     # -- probing and mutations ---------------------------------------------------------------------------------------
 
-    def probe(self, inputs: Any) -> None:
+    def probe(self, inputs: Tree | None) -> None:
         """Set observations [B, ...] by which mutations of all parts measure importance; None clears them."""
         super().probe(None if inputs is None else self.preprocess(inputs))
         self._probe_parts()
@@ -619,3 +614,11 @@ class EvolvableNetwork(EvolvableModule):
         """Return a short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
         head = [self.head_net.hidden_size] if "head_net" in self._modules else []
         return " ".join(str(part) for part in (self.encoder.short(), self.latent_dim, *head))
+
+
+def _normalised(x: Tensor, mean: Tensor, scale: Tensor, blocks: int) -> Tensor:
+    """Normalise a part [..., I]; blocks of zeros stay so, and images are unchanged."""
+    if not len(mean):
+        return x
+    is_filled = x.reshape(*x.shape[:-1], blocks, -1).any(-1).repeat_interleave(x.shape[-1] // blocks, -1)
+    return ((x - mean) * scale).clamp_(-LARGEST_INPUT, LARGEST_INPUT) * is_filled

@@ -375,9 +375,7 @@ def distribution_of(space: spaces.Space[Any], squash: bool = False, scaled: bool
         return ActionDistribution("multi_categorical", tuple(int(n) for n in space.nvec.ravel()))
     if isinstance(space, spaces.MultiBinary):
         return ActionDistribution("bernoulli", (int(torch.Size(space.shape).numel()),))
-    raise ConfigError(
-        f"actions must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these; got {space}."
-    )
+    raise ConfigError(f"actions must be Box, (Multi)Discrete or MultiBinary, or a Dict or Tuple of these; got {space}.")
 
 
 def box_units(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -18,7 +18,7 @@ from agilerl.modules import configs
 from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.modules.cnn import EvolvableCNN, with_usual_layers
 from agilerl.modules.cnn_lstm import EvolvableCnnLstm
-from agilerl.modules.configs import checked_config
+from agilerl.modules.configs import NetConfig, checked_config
 from agilerl.modules.layered import LayeredModule
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
@@ -42,7 +42,7 @@ MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # if nothing is given
 
 
-def class_named(encoder: Any) -> Any:
+def class_named(encoder: object) -> Any:
     """Return the encoder class of a name such as "EvolvableMLP"; other values are unchanged."""
     if not isinstance(encoder, str):
         return encoder
@@ -72,7 +72,7 @@ def _switched(simba: bool, recurrent: bool) -> type[EvolvableModule] | None:
 
 
 def encoder_class(
-    space: spaces.Space[Any], encoder_cls: type[EvolvableModule] | None, config: Any,
+    space: spaces.Space[Any], encoder_cls: type[EvolvableModule] | None, config: Mapping[str, Any] | NetConfig | None,
     simba: bool = False, recurrent: bool = False,
 ) -> type[EvolvableModule]:  # fmt: skip
     """Select the encoder class: the given one, else the configuration's, else by the space.
@@ -116,11 +116,13 @@ def encoder_class(
     return chosen
 
 
-def _names(config: Any, key: str) -> bool:
+def _names(config: Mapping[str, Any] | NetConfig | None, key: str) -> bool:
     return isinstance(config, Mapping) and key in config
 
 
-def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: Any) -> None:
+def _check_fits(
+    space: spaces.Space[Any], cls: type[EvolvableModule], config: Mapping[str, Any] | NetConfig | None
+) -> None:
     """Raise ConfigError if a built-in encoder cannot read the space."""
     axes = len(space.shape or ()) if isinstance(space, spaces.Box) else 0
     if cls in (EvolvableLSTM, EvolvableSimBa) and parts_of(space):  # concatenated, as for dense layers
@@ -131,10 +133,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
             )
         return
     if bool(parts_of(space)) != (cls is EvolvableMultiInput) and cls is not EvolvableMLP:
-        raise ConfigError(
-            f"{cls.__name__} cannot read {space}. "
-            "fix: leave the encoder to the space (EvolvableMultiInput for Dict and Tuple), or pass encoder_cls=."
-        )
+        raise ConfigError(f"{cls.__name__} cannot read {space}. fix: leave the encoder out, or pass encoder_cls=.")
     if cls is EvolvableCNN:
         kind = dict(config if isinstance(config, Mapping) else vars(config) if config else {}).get("block_type")
         kind = kind or "Conv2d"
@@ -146,10 +145,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
             )
     elif cls is EvolvableResNet:
         if axes != 3:
-            raise ConfigError(
-                f"EvolvableResNet reads images of 3 axes, channels included; got {_seen(axes, space)}. "
-                f"fix: {_fix(space)}"
-            )
+            raise ConfigError(f"EvolvableResNet reads images of 3 axes; got {_seen(axes, space)}. fix: {_fix(space)}")
     elif axes > 2 and not (cls is EvolvableMLP and axes == 3 and _names(config, "hidden_size")):
         fix = "recurrent=False, or flatten the observations." if cls is EvolvableLSTM else _fix(space)
         raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {fix}")
@@ -192,7 +188,9 @@ def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputFor
     return InputForm.IMAGE if is_array and "input_shape" in taken else InputForm.FLAT
 
 
-def encoder_config(cls: type[EvolvableModule], config: Any, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
+def encoder_config(
+    cls: type[EvolvableModule], config: Mapping[str, Any] | NetConfig | None, space: spaces.Space[Any] | None = None
+) -> dict[str, Any]:
     """Return constructor arguments from a mapping, a net config or None, with an encoder's defaults.
 
     Convolutional layers are chosen by the image size of `space` if `config` specifies none.
@@ -301,7 +299,7 @@ def takes_options(*by_position: str) -> Callable[[Callable[..., None]], Callable
     return decorate
 
 
-def mapping_of(config: Any) -> dict[str, Any]:
+def mapping_of(config: Mapping[str, Any] | NetConfig | None) -> dict[str, Any]:
     """Return `net_config` as a dictionary, None as an empty one; ConfigError unless it is a mapping."""
     if config is None or isinstance(config, Mapping):
         return dict(config or {})
@@ -312,7 +310,7 @@ def mapping_of(config: Any) -> dict[str, Any]:
     raise ConfigError(f"{message}. fix: net_config={{'encoder_config': {part}}}.")
 
 
-def checked_arguments(config: Any, owner: type) -> dict[str, Any]:
+def checked_arguments(config: Mapping[str, Any] | NetConfig | None, owner: type) -> dict[str, Any]:
     """Return `net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
     arguments = mapping_of(config)
     valid_names = set(constructor_arguments(owner)) - {"observation_space", "action_space", "device", "random_seed"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self, cast
 
 import torch
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from torch import Tensor
 
 from agilerl.core.signatures import constructor_arguments
@@ -57,7 +57,7 @@ class TokenNetwork(EvolvableModule):
     """
 
     def __init__(
-        self, observation_space: Any, action_space: Any, with_values: bool = False,
+        self, observation_space: Any, action_space: Space[Any], with_values: bool = False,
         gpt_config: Mapping[str, Any] | None = None, device: str | torch.device = "cpu", random_seed: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
@@ -75,7 +75,7 @@ class TokenNetwork(EvolvableModule):
         )  # fmt: skip
         self.gpt.rng = self.rng
 
-    def forward(self, tokens: Any) -> Tensor:
+    def forward(self, tokens: object) -> Tensor:
         """Return outputs [B, L, O] at every position of texts [B, L]."""
         return cast(Tensor, self.gpt(tokens))
 

@@ -25,6 +25,7 @@ from agilerl.core.spaces import (
     parts_of,
 )
 from agilerl.core.transfer import to_device
+from agilerl.core.tree import Tree
 from agilerl.errors import NotAvailableYetError, ShapeError
 
 FIX = "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
@@ -67,6 +68,7 @@ class Preprocessor:
         is_channels_last: True for images [H, W, C], which are transposed.
         parts: of a Dict or Tuple space.
         plain_width: of a vector that is used unchanged; 0 for everything else.
+        widths: columns of each tensor of the input, in order; 0 for images.
     """
 
     space: spaces.Space[Any]
@@ -76,6 +78,7 @@ class Preprocessor:
     is_channels_last: bool
     parts: Mapping[str, Preprocessor]
     plain_width: int
+    widths: list[int]
 
     @classmethod
     def build(cls, space: spaces.Space[Any], form: InputForm, scale: bool = False) -> Self:
@@ -89,12 +92,14 @@ class Preprocessor:
         is_bytes = is_byte_image(space)
         unit = bounds_to_unit(space) if scale and form is not InputForm.IMAGE and not is_bytes else None
         plain = isinstance(space, spaces.Box) and len(space.shape) == 1 and form is InputForm.FLAT and unit is None
-        return cls(space, form, unit, is_bytes, is_channels_last(space), inner, flat_size(space) if plain else 0)
+        width = 0 if form is InputForm.IMAGE else flat_size(space)
+        widths = [n for part in inner.values() for n in part.widths] if form is InputForm.NESTED else [width]
+        return cls(space, form, unit, is_bytes, is_channels_last(space), inner, width if plain else 0, widths)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Preprocessor:
         return self  # immutable
 
-    def __call__(self, obs: Any, like: Tensor, owner: str, normalize_images: bool = True) -> Any:
+    def __call__(self, obs: Tree, like: Tensor, owner: str, normalize_images: bool = True) -> Any:
         """Convert observations with any leading axes to a tensor or a dict of tensors; one becomes a batch of one.
 
         Args:
@@ -113,8 +118,7 @@ class Preprocessor:
             lead, x = self._leaf(obs, like, owner, normalize_images)
             return x if lead else x.unsqueeze(0)
         rows = self._rows(obs, like, owner, normalize_images, "")
-        lead = common_lead(rows, owner)
-        return self._arrange(rows, lead if lead else (1,), "")
+        return self._arrange(rows, common_lead(rows, owner) or (1,), "")
 
     def _leaf(self, obs: Any, like: Tensor, owner: str, normalize: bool) -> tuple[tuple[int, ...], Tensor]:
         """Return (leading axes, tensor [lead, I] or [lead, *image])."""
@@ -145,7 +149,7 @@ class Preprocessor:
             x = (x - centre) * factor
         return lead, x
 
-    def _rows(self, obs: Any, like: Tensor, owner: str, normalize: bool, path: str) -> dict[str, Any]:
+    def _rows(self, obs: Tree, like: Tensor, owner: str, normalize: bool, path: str) -> dict[str, Any]:
         """Return path of every leaf -> (space, leading axes, tensor)."""
         children = self._children(obs, owner, path)
         rows: dict[str, Any] = {}
@@ -157,16 +161,14 @@ class Preprocessor:
                 rows[name] = (part.space, *part._leaf(children[key], like, f"{owner}, part {name!r},", normalize))
         return rows
 
-    def _children(self, obs: Any, owner: str, path: str) -> dict[str, Any]:
+    def _children(self, obs: Tree, owner: str, path: str) -> dict[str, Any]:
         where = f"{owner}, part {path.rstrip('/')!r}," if path else owner
         if isinstance(obs, tuple | list) and isinstance(self.space, spaces.Tuple):
             children = {f"tuple_obs_{i}": part for i, part in enumerate(obs)}
         elif isinstance(obs, Mapping) or (hasattr(obs, "keys") and hasattr(obs, "__getitem__")):
             children = {str(key): obs[key] for key in obs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
         else:
-            raise ShapeError(
-                f"{where} got observations of type {type(obs).__name__}; it was built for {self.space}. {FIX}"
-            )
+            raise ShapeError(f"{where} got observations of type {type(obs).__name__}; it reads {self.space}. {FIX}")
         missing = [key for key in self.parts if key not in children]
         if missing:
             raise ShapeError(f"{where} got observations without {missing}; they have {sorted(children)}. {FIX}")
@@ -184,7 +186,7 @@ class Preprocessor:
         return torch.cat(list(arranged.values()), dim=-1) if self.form is InputForm.FLAT else arranged
 
 
-def _numbers(obs: Any, device: torch.device, owner: str, space: spaces.Space[Any]) -> Tensor:
+def _numbers(obs: object, device: torch.device, owner: str, space: spaces.Space[Any]) -> Tensor:
     """Convert observations to a tensor of real numbers."""
     try:
         x = to_device(torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs), device)
@@ -205,9 +207,7 @@ def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[
     except RuntimeError:  # outside of the range
         pass
     value_range = f"{x.min().item():g} to {x.max().item():g}"
-    raise ShapeError(
-        f"{owner} got values from {value_range}; {space} holds integers from {start} to {start + count - 1}. {FIX}"
-    )
+    raise ShapeError(f"{owner} got values from {value_range}; {space} holds {start} to {start + count - 1}. {FIX}")
 
 
 def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
@@ -226,13 +226,11 @@ def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
     return (x[..., of] == values).long()
 
 
-def _is_of_strings(obs: Any) -> bool:
+def _is_of_strings(obs: object) -> bool:
     """Whether these are strings: one, a list of them, or an array."""
-    if isinstance(obs, str):
-        return True
-    if isinstance(obs, list | tuple):
-        return bool(obs) and _is_of_strings(obs[0])
-    return isinstance(obs, np.ndarray) and (obs.dtype.kind == "U" or (obs.dtype.kind == "O" and obs.size > 0))
+    if isinstance(obs, np.ndarray):
+        return obs.dtype.kind == "U" or (obs.dtype.kind == "O" and obs.size > 0)
+    return isinstance(obs, str) or (isinstance(obs, list | tuple) and bool(obs) and _is_of_strings(obs[0]))
 
 
 def common_lead(rows: Mapping[str, Any], owner: str) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agilerl.core.ranges import Positive, check
+from agilerl.core.tree import Tree
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError
 from agilerl.modules.layers import DenseStack, noisy_layers
 from agilerl.modules.morph import Index, prefixed
@@ -72,7 +73,7 @@ class RainbowQNetwork(EvolvableNetwork):
     )  # fmt: skip
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any],
-        support: Any = None, num_atoms: int = 51, noise_std: float = 0.5, options: NetworkOptions = DEFAULT_OPTIONS,
+        support: object = None, num_atoms: int = 51, noise_std: float = 0.5, options: NetworkOptions = DEFAULT_OPTIONS,
         v_min: float = 0.0, v_max: float = 200.0,
         dueling: bool = True, distributional: bool = True, noisy: bool = True,
     ) -> None:  # fmt: skip
@@ -118,11 +119,11 @@ class RainbowQNetwork(EvolvableNetwork):
             values = parts["value_net"](features).unsqueeze(-2) + values - values.mean(-2, keepdim=True)
         return values if self.distributional else values.squeeze(-1)
 
-    def output(self, obs: Any) -> Tensor:  # type: ignore[override]
+    def output(self, obs: Tree) -> Tensor:  # type: ignore[override]
         """Return logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
         return self.combine(self._streams(), self.preprocess(obs))
 
-    def forward(self, obs: Any, q: bool = True, log: bool = False) -> Tensor:  # type: ignore[override]
+    def forward(self, obs: Tree, q: bool = True, log: bool = False) -> Tensor:  # type: ignore[override]
         """Return expected values [..., A]; with `q=False` the atoms' probabilities [..., A, K], with `log` their
         logarithms.
 
@@ -133,12 +134,10 @@ class RainbowQNetwork(EvolvableNetwork):
         if q:
             return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
         if not self.distributional:
-            raise ConfigError(
-                "RainbowQNetwork(distributional=False) has no distribution. fix: forward(obs), its values."
-            )
+            raise ConfigError("RainbowQNetwork(distributional=False) has no distribution. fix: forward(obs).")
         return output.log_softmax(-1) if log else output.softmax(-1)
 
-    def effect_output(self, obs: Any) -> Tensor:
+    def effect_output(self, obs: Tree) -> Tensor:
         """Return the expected values [..., A], not the logits, used to measure the effect of mutations."""
         return self.forward(obs)
 
@@ -195,7 +194,7 @@ class RainbowQNetwork(EvolvableNetwork):
         self.reset_noise()
 
 
-def check_support(num_atoms: Any, v_min: Any, v_max: Any) -> tuple[int, float, float]:
+def check_support(num_atoms: float, v_min: float, v_max: float) -> tuple[int, float, float]:
     """Validate and return the three numbers of a support.
     Raises ConfigError: fewer than two atoms, or an empty range."""
     if isinstance(num_atoms, bool) or int(num_atoms) != num_atoms or num_atoms < 2:
@@ -208,7 +207,7 @@ def check_support(num_atoms: Any, v_min: Any, v_max: Any) -> tuple[int, float, f
     return int(num_atoms), float(v_min), float(v_max)
 
 
-def _range_of(support: Any) -> tuple[int, float, float]:
+def _range_of(support: object) -> tuple[int, float, float]:
     atoms = np.asarray(support.detach().cpu() if isinstance(support, Tensor) else support, np.float64).ravel()
     if len(atoms) < 2 or not np.allclose(np.diff(atoms), (atoms[-1] - atoms[0]) / (len(atoms) - 1), rtol=1e-3):
         raise ConfigError("support must be evenly spaced. fix: torch.linspace(v_min, v_max, num_atoms).")
@@ -242,7 +241,7 @@ class ContinuousQNetwork(EvolvableNetwork):
         self.num_actions = self.num_beside = int(spaces.flatdim(action_space))
         self.build_head(1)
 
-    def probe(self, inputs: Any, actions: Tensor | None = None) -> None:
+    def probe(self, inputs: Tree | None, actions: Tensor | None = None) -> None:
         """Set observations [B, ...] by which mutations measure importance, and the actions taken in them.
 
         Args:
@@ -265,7 +264,7 @@ class ContinuousQNetwork(EvolvableNetwork):
             actions = low + (high - low) * torch.rand(len(features), self.num_actions, generator=generator)
         return _beside(features, actions.to(features))
 
-    def prepare_action(self, action: Any) -> Tensor:
+    def prepare_action(self, action: Tree) -> Tensor:
         """Convert actions (numpy or torch) to head input [..., A] in the network's dtype."""
         like = next(self.parameters())
         x = torch.as_tensor(np.asarray(action) if not isinstance(action, Tensor) else action, device=like.device)
@@ -297,19 +296,19 @@ class ContinuousQNetwork(EvolvableNetwork):
         run: Callable[..., Tensor] = parts["head_net"]
         return run(_beside(features, action)) if isinstance(run, nn.Module) else run(features, action)
 
-    def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
+    def output(self, obs: Tree, action: Tree) -> Tensor:  # type: ignore[override]
         """Return values [..., 1]; the actions may have any form that `prepare_action` accepts."""
         if self.encoder_source is not None:
             return self.from_features(self.extract_features(obs), action)
         parts = {"encoder": self.encoder, "head_net": self.head_net}
         return self.combine(parts, self.preprocess(obs), self.prepare_action(action))
 
-    def from_features(self, features: Tensor, action: Any) -> Tensor:  # type: ignore[override]
+    def from_features(self, features: Tensor, action: Tree) -> Tensor:  # type: ignore[override]
         """Return `output` from the features [..., latent_dim] of its observations."""
         values: Tensor = self.head_net(_beside(features, self.prepare_action(action)))
         return values
 
-    def forward(self, obs: Any, actions: Any) -> Tensor:  # type: ignore[override]
+    def forward(self, obs: Tree, actions: Tree) -> Tensor:  # type: ignore[override]
         return self.output(obs, actions)
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
@@ -327,8 +326,7 @@ def _beside(features: Tensor, action: Tensor) -> Tensor:
         return torch.cat((features, action), -1)
     rows = action.reshape(*action.shape[:-2], -1, features.shape[-2], action.shape[-1])
     alike = features.unsqueeze(-3).expand(*rows.shape[:-1], features.shape[-1])
-    joined: Tensor = torch.cat((alike, rows), -1).flatten(-3, -2)
-    return joined
+    return torch.cat((alike, rows), -1).flatten(-3, -2)
 
 
 def _without_layer_norm(config: Any) -> Any:

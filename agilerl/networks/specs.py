@@ -15,6 +15,7 @@ from agilerl.core.signatures import constructor_arguments, taken_by
 from agilerl.core.spaces import space_from_json
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.modules.base import wrong_class
+from agilerl.modules.configs import NetConfig
 from agilerl.networks.encoders import ENCODERS
 
 # Options that are attributes of every network, whether or not its class takes them as arguments.
@@ -110,7 +111,7 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
             )
 
 
-def _specs(spec: Any, is_whole: bool = True) -> Iterator[Mapping[str, Any]]:
+def _specs(spec: object, is_whole: bool = True) -> Iterator[Mapping[str, Any]]:
     """Iterate over a specification and those of the modules in its arguments."""
     if isinstance(spec, Mapping):
         if is_whole or "class" in spec:
@@ -119,7 +120,7 @@ def _specs(spec: Any, is_whole: bool = True) -> Iterator[Mapping[str, Any]]:
             yield from _specs(value, False)
 
 
-def _of_transformer(config: Any) -> int:
+def _of_transformer(config: Mapping[str, Any] | NetConfig | None) -> int:
     """Return the weights of the largest layer, or of all blocks together, of a transformer's keys."""
     if not isinstance(config, Mapping):
         return 0
@@ -129,7 +130,7 @@ def _of_transformer(config: Any) -> int:
     return blocks * width * (4 * width + 2 * inner)
 
 
-def _lists(spec: Any) -> list[list[int]]:
+def _lists(spec: object) -> list[list[int]]:
     """Return every list of layer sizes in a specification."""
     sizes = []
     for key, value in spec.items() if isinstance(spec, Mapping) else ():

@@ -42,7 +42,7 @@ def dense_stacks(network: EvolvableModule, parts: Mapping[str, Any]) -> dict[str
     return stacks if len({(p.dtype, p.device, p.requires_grad) for p in parameters}) == 1 else None
 
 
-def overrides(network: Any, base: type, *names: str) -> bool:
+def overrides(network: EvolvableModule, base: type, *names: str) -> bool:
     """Whether the network's class overrides one of the methods that `base` runs over rows."""
     return any(getattr(type(network), name) is not getattr(base, name) for name in names)
 

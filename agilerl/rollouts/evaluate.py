@@ -14,6 +14,7 @@ from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.ranges import Count, check
 from agilerl.core.spaces import swap_channels as channels_first
+from agilerl.core.tree import Tree
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
@@ -72,7 +73,7 @@ def evaluate(
     if np.shape(seeds) != (episodes,):
         raise ShapeError(f"seeds must have one integer per episode: expected ({episodes},), got {np.shape(seeds)}.")
 
-    def act(obs: Any, mask: np.ndarray | None) -> Any:
+    def act(obs: Tree, mask: np.ndarray | None) -> Any:
         grouped = None if mask is None else mask.reshape(members, -1, mask.shape[-1])
         actions = trees.map_leaves(np.asarray, actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
         return trees.map_leaves(lambda x: x.reshape(lanes.num_lanes, *x.shape[2:]), actions)
@@ -216,7 +217,7 @@ def test_agent(
     lanes = lanes if reads is None else follow_masks(lanes, reads)
     limit = EpisodeLimit.of(env, max_steps)
 
-    def act_here(obs: Any, mask: np.ndarray | None) -> Any:
+    def act_here(obs: Tree, mask: np.ndarray | None) -> Any:
         return act(channels_first(obs, lanes.single_observation_space) if swap_channels else obs, mask)
 
     everywhere = np.ones(lanes.num_lanes, dtype=bool)

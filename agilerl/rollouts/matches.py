@@ -64,10 +64,7 @@ def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int
     check("outcomes: games", games, Count, 50)
     check("outcomes: seed", seed, CountOrZero, 0)
     if not foreign.has_methods(team, "get_action") or isinstance(foreign.action_space(team), Space):
-        raise ConfigError(
-            f"outcomes: team must be a multi-agent algorithm; got {type(team).__name__}. "
-            "fix: run.best of agilerl.train(env_id)."
-        )
+        raise ConfigError(f"outcomes: team must be several agents; got {type(team).__name__}. fix: run.best of a team.")
     choose = PLAYERS[player] if isinstance(player, str) else player
     lanes, rng = BOARDS[env_id](games, reset_ended=False), np.random.default_rng(seed)
     trained = dict(foreign.attributes(team, ("agent_ids",))).get("agent_ids")  # optional for a user's agent

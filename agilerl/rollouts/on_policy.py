@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from agilerl.core.tree import Tree
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import MaskedObservations, follow_masks
@@ -30,13 +31,13 @@ class Recorder(Protocol):
     def full(self) -> bool:
         """Whether all requested steps are recorded."""
 
-    def act(self, obs: Any, mask: np.ndarray | None) -> Any:
+    def act(self, obs: Tree, mask: np.ndarray | None) -> Any:
         """Return environment actions from observations [L, ...] and action masks [L, A] bool."""
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         """Store the result of the last `act`; `reward` [L] is the training reward."""
 
-    def finish(self, obs: Any) -> None:
+    def finish(self, obs: Tree) -> None:
         """Complete the rollout; `obs` [L, ...] follows the last step."""
 
 
@@ -52,7 +53,7 @@ class ActingStep(NamedTuple):
 def record(
     recorder: Recorder,
     lanes: Lanes,
-    obs: Any,
+    obs: Tree,
     info: dict[str, Any] | None,
     learned: Callable[[StepBatch], np.ndarray] | None = None,
     takes_masks: bool = True,
@@ -83,7 +84,7 @@ def collect_rollouts(
     agent: Any,
     env: Any,
     n_steps: int | None = None,
-    last_obs: Any = None,
+    last_obs: Tree | None = None,
     last_done: np.ndarray | None = None,
     last_scores: np.ndarray | None = None,
     last_info: dict[str, Any] | None = None,

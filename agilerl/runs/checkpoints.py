@@ -116,9 +116,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def _migrated(body: dict[str, Any], path: Path) -> dict[str, Any]:
     version = int(body["format"])
     if version > FORMAT:
-        raise RunError(
-            f"{path} has checkpoint format {version}; this version reads up to {FORMAT}. fix: upgrade agilerl."
-        )
+        raise RunError(f"{path} has checkpoint format {version}; expected at most {FORMAT}. fix: upgrade agilerl.")
     for number in range(version, FORMAT):
         if number not in MIGRATIONS:
             raise RunError(f"{path} has checkpoint format {number}, which is no longer read. fix: an older agilerl.")

@@ -27,7 +27,7 @@ from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN, is_group, is_run, run_command
 from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
 from agilerl.telemetry.progress import ProgressSink
-from agilerl.telemetry.record import BaseSink
+from agilerl.telemetry.record import BaseSink, GenerationRecord, RunPlan
 
 PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
 LANGUAGE_PACKAGES = ("transformers", "tokenizers", "peft", "reasoning-gym")
@@ -165,12 +165,12 @@ class _PlanSink(BaseSink):
     def __init__(self, run: RunDirectory) -> None:
         self._run, self._has_trained = run, False
 
-    def start(self, plan: Any, founders: Sequence[Any]) -> None:
+    def start(self, plan: RunPlan, founders: Sequence[Any]) -> None:
         names = ("learner", "env_backend", "threads", "device", "num_envs", "population", "max_env_steps", "notes")
         limit = {} if plan.time_limit is None else {"time_limit": plan.time_limit}
         self._run.update(**{name: vars(plan)[name] for name in names}, **limit, **plan.extra)
 
-    def generation(self, record: Any) -> None:
+    def generation(self, record: GenerationRecord) -> None:
         if not self._has_trained and "test" in (self._run.facts().get("result") or {}):
             self._run.update(result={"test": None})
         self._has_trained = True

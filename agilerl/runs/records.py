@@ -322,7 +322,7 @@ class RunRecords:
         last = of(self.last[-1]) if self.last else None
         return finite_number(self.result.get(name)) or last or 0
 
-    def setting(self, dotted: str, default: Any = None) -> Any:
+    def setting(self, dotted: str, default: object = None) -> Any:
         """One of the settings: "training.target_score"."""
         value: Any = self.settings
         for key in dotted.split("."):

@@ -99,13 +99,11 @@ class Request:
                 raise ConfigError(f"{key} must be a text of at most {MAX_TEXT} characters. fix: a shorter one.")
 
     @classmethod
-    def from_dict(cls, content: Any) -> Request:
+    def from_dict(cls, content: object) -> Request:
         """Build a request from plain data; unknown keys are ConfigErrors."""
         names = ("action", "member", "name", "value", "reason", "author")
         if not isinstance(content, Mapping) or "action" not in content:
-            raise ConfigError(
-                f"a request is a mapping with an action; got {content!r}. fix: action: {'|'.join(ACTIONS)}."
-            )
+            raise ConfigError(f"a request has an action; got {content!r}. fix: action: {'|'.join(ACTIONS)}.")
         for key in content:
             if key not in names:
                 raise ConfigError(unknown_choice("entry of a request", str(key), names))
@@ -383,7 +381,4 @@ def _logged(path: Path) -> list[Taken]:
     try:
         return [Taken.from_dict(json.loads(line)) for line in whole.splitlines()]
     except (AgileRLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(
-            f"{path} is damaged ({error}), so that the run cannot repeat what was asked of it. fix: rename the file, "
-            "if it may go on without."
-        ) from error
+        raise RunError(f"{path} is damaged ({error}). fix: rename it, to go on without.") from error

@@ -25,10 +25,10 @@ class Callback:
     def on_birth(self, birth: Birth) -> bool | None:
         """For every new member, founders first; before `on_generation` of the generation that created it."""
 
-    def on_best(self, agent: Any) -> bool | None:
+    def on_best(self, agent: foreign.Agent) -> bool | None:
         """Whenever there is a new best agent, with a copy of it that is not trained further."""
 
-    def on_end(self, result: Any) -> bool | None:
+    def on_end(self, result: object) -> bool | None:
         """Once at the end of training, also after Ctrl-C, with the `EvolveResult`; not after an error."""
 
 
@@ -51,7 +51,7 @@ class Callbacks:
         for one in given:
             self._take(one)
 
-    def _take(self, callback: Any) -> None:
+    def _take(self, callback: object) -> None:
         hooks = [name for name in HOOKS if foreign.has_methods(callback, name)]
         name = foreign.name_of_function(callback, type(callback).__name__)
         if not hooks and not callable(callback):
@@ -76,13 +76,13 @@ class Callbacks:
         for birth in births:
             self._call("on_birth", birth)
 
-    def best(self, agent: Any) -> None:
+    def best(self, agent: foreign.Agent) -> None:
         self._call("on_best", agent)
 
-    def end(self, result: Any) -> None:
+    def end(self, result: object) -> None:
         self._call("on_end", result)
 
-    def _call(self, hook: str, what: Any) -> None:
+    def _call(self, hook: str, what: object) -> None:
         for name, function in self._hooks[hook]:
             try:
                 answer = function(what)

@@ -44,7 +44,7 @@ ENDS = {
 }  # fmt: skip
 
 
-def how_it_ended(stopped: Any) -> str:
+def how_it_ended(stopped: object) -> str:
     """Why a run ended, in words after its name; `stopped`: see `training.result.EvolveResult`, None if unknown."""
     return ENDS.get(str(stopped), f"was ended by {stopped}" if stopped else "has ended")
 

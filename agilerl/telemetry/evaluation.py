@@ -89,7 +89,7 @@ class Baseline:
     is_zero_sum: bool = False
 
     @classmethod
-    def from_dict(cls, entry: Any) -> Baseline | None:
+    def from_dict(cls, entry: object) -> Baseline | None:
         """Restore from `random_play` of a run.json; None if it is missing or malformed."""
         if not isinstance(entry, Mapping):
             return None

@@ -28,7 +28,7 @@ GENERATION_COLUMNS = (
 )
 
 
-def jsonable(value: Any) -> Any:
+def jsonable(value: object) -> Any:
     """Plain JSON values: numpy scalars become numbers, tuples lists, a number that is not finite becomes null."""
     if hasattr(value, "item") and foreign.ndim(value) == 0:
         value = value.item()

@@ -164,7 +164,7 @@ class Tracker(BaseSink):
         """The tracker of a run directory; the same `id` later continues the tracker's run."""
         raise NotImplementedError
 
-    def _open(self, package: Any, name: str, facts: dict[str, Any]) -> None:
+    def _open(self, package: object, name: str, facts: dict[str, Any]) -> None:
         """Begin or continue the tracker's run.
 
         Args:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, unknown_choice
 
 LETTERS = "abcd"
@@ -52,7 +53,7 @@ class LanguageProbe:
         """Return the rows of a data set: {"question", "answer"}."""
         return [{"question": question, "answer": self.best.get(question, "")} for question in self.questions]
 
-    def gym(self, tokenizer: Any, copies: int = 4) -> dict[str, Any]:
+    def gym(self, tokenizer: foreign.Tokenizer, copies: int = 4) -> dict[str, Any]:
         """Return arguments of `agilerl.llm_envs.ReasoningGym`.
 
         copies: how often each prompt is in the training set, and in a batch.

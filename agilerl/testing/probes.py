@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from agilerl.core.tree import Tree
 from agilerl.errors import EnvError
 
 END = -1  # in tables of next states
@@ -65,7 +66,7 @@ class ProbeEnv(gymnasium.Env[Any, Any]):
             values[:-1] = np.nanmax(q, axis=1)
         return np.array(q)
 
-    def _taken(self, action: Any) -> np.ndarray:
+    def _taken(self, action: Tree) -> np.ndarray:
         """A Discrete action [1] or a Box action [W], from a number, a row, or a batch of one row."""
         flat = np.asarray(action).reshape(-1).astype(np.float32 if self.width else np.int64)
         if len(flat) != max(self.width, 1) or not self.action_space.contains(flat if self.width else flat[0]):
@@ -93,12 +94,12 @@ class ProbeEnv(gymnasium.Env[Any, Any]):
     def _obs(self) -> Any:
         return np.array(self.observations[self.state])
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+    def reset(self, seed: int | None = None, options: object = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
         super().reset(seed=seed)
         self.state, self.time = int(self.np_random.integers(self.num_starts)) if self.num_starts > 1 else 0, 0
         return self._obs(), self._info()
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Tree) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         taken = self._taken(action)  # before the state changes: invalid actions raise
         self.time += 1
         self.state, reward, terminated = self._follow(taken)
@@ -155,7 +156,7 @@ class RecallEnv(gymnasium.Env[np.ndarray, int]):
         shown = self.sign if self.time == 0 else 0
         return np.array([shown, self.time == self.length - 1], np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.sign, self.time = (1 if self.np_random.random() < 0.5 else -1), 0
         return self._obs(), {}

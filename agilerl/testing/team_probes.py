@@ -95,7 +95,7 @@ class TeamProbe:
         """Return the number of the state [1] float32."""
         return np.array([self.state_number], np.float32)
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(self, seed: int | None = None, options: object = None) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:
             self._rng = seeding.np_random(seed)[0]
         self.agents, self.time = list(self.possible_agents), 0
@@ -140,7 +140,7 @@ class TeamProbe:
             return None
         return dict(zip(self.possible_agents, np.moveaxis(self._good(self.targets), 1, 0), strict=True))
 
-    def expected_q(self, number: int, first: Any, second: Any, gamma: float) -> dict[str, np.ndarray]:
+    def expected_q(self, number: int, first: object, second: object, gamma: float) -> dict[str, np.ndarray]:
         """Return agent -> optimal value [...] of joint actions [...] in a state."""
         following, rewards = self._next(number), self.rewards(number, np.asarray(first), np.asarray(second))
         q = dict(zip(self.possible_agents, rewards, strict=True))
@@ -159,14 +159,14 @@ class TeamProbe:
         values = [self._value(number, gamma) for number in range(len(self.signs))]
         return {agent: np.array([float(value[agent]) for value in values]) for agent in self.possible_agents}
 
-    def _term(self, action: np.ndarray, best: Any) -> np.ndarray:
+    def _term(self, action: np.ndarray, best: object) -> np.ndarray:
         """Return the reward of an action: 1 or 0 for choices, minus the squared distance from the best Box action."""
         if not self.is_continuous:
             return np.asarray(action == best, float)
         cost = (action - best) ** 2
         return -np.asarray(cost.sum(-1) if self.width > 1 else cost, float)
 
-    def _good(self, sign: Any) -> Any:
+    def _good(self, sign: object) -> Any:
         """Return the action that matches a sign."""
         if self.width > 1:
             return np.stack([1.0 - np.asarray(sign), np.asarray(sign, float)], -1)

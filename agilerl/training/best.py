@@ -75,7 +75,7 @@ class BestAgent:
 
     def offer(
         self,
-        agent: Any,
+        agent: foreign.Agent,
         fitness: float,
         confirmed: MeanReturn | None,
         generation: int,
@@ -112,7 +112,7 @@ class BestAgent:
         if self.fittest is not None and not self.fittest.fitness > proof.mean:
             self.fittest = None
 
-    def _is_beaten(self, agent: Any, fitness: float, error: float) -> bool:
+    def _is_beaten(self, agent: foreign.Agent, fitness: float, error: float) -> bool:
         assert self.kept is not None
         if self.confirmed is not None:
             assert self.proven is not None
@@ -198,7 +198,7 @@ def _candidate(tree: Mapping[str, Any], templates: Mapping[str, Any]) -> Candida
     return Candidate(agent, tree["fitness"], tree.get("error", 0.0), tree["generation"])
 
 
-def _fitter(agent: Any, fitness: float, other: Candidate) -> bool:
+def _fitter(agent: foreign.Agent, fitness: float, other: Candidate) -> bool:
     """Whether `agent` has a higher fitness; ties are broken by training returns."""
     if fitness != other.fitness:
         return fitness > other.fitness

@@ -101,11 +101,11 @@ class _Bests:
         self.found: list[tuple[int, Any]] = []
         self.generations = 0
 
-    def on_best(self, agent: Any) -> None:
+    def on_best(self, agent: foreign.Agent) -> None:
         if not self.found or self.found[-1][1] is not agent:
             self.found.append((self.generations + 1, agent))
 
-    def on_generation(self, record: Any) -> None:
+    def on_generation(self, record: object) -> None:
         self.generations += 1
 
 
@@ -165,9 +165,7 @@ class Maker:
         if isinstance(policy, str) and policy not in POLICIES:
             raise ConfigError(f"{unknown_choice('policy', policy, POLICIES, 'a run directory')}")
         if noise and policy in ("random", "medium-replay"):
-            raise ConfigError(
-                f"noise is added to the actions of a policy; {policy} has no policy. fix: leave --noise out."
-            )
+            raise ConfigError(f"noise is for the actions of a policy; {policy} has none. fix: leave --noise out.")
         name = policy if isinstance(policy, str) else name
         recording, facts = self._record(policy, rows, noise)
         if len(recording) < rows:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.collect.collector import Collector, GenerationPlan, Tally, cut
+from agilerl.core import foreign
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
 from agilerl.training.scheduling import Scheduler, Steps, WorkItem
@@ -232,7 +233,7 @@ class Dispatcher:
         members = [key for _, key in agents]
         return {"kind": kind, "plan": self._plan, "members": members, "states": missing}
 
-    def _key(self, agent: Any) -> str:
+    def _key(self, agent: foreign.Agent) -> str:
         """Return a key that names an agent as it is now."""
         return next((key for one, key in self._trained if one is agent), f"{TEMPORARY_KEY}{next(self._once)}")
 

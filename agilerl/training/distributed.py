@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.core import foreign
 from agilerl.core.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
@@ -93,7 +94,7 @@ def digest(population: Sequence[Any]) -> str:
     return digest_tree({"members": [_alike(agent) for agent in population]})
 
 
-def _alike(agent: Any) -> dict[str, Any]:
+def _alike(agent: EvolvableAlgorithm) -> dict[str, Any]:
     """Return the rank-invariant part of an agent's state, without the noise of its layers and lanes."""
     state = agent.state()
     weights = {

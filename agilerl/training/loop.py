@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted, counted_in
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.collect.collector import Collector, Tally, cut
 from agilerl.collect.determinism import Probe, probe_determinism, warning_of
 from agilerl.collect.fitness import MeanReturn, PopulationEvaluation
@@ -478,7 +479,7 @@ class TrainingLoop:
             share_observations(self.population, self.ranks)
         members = Members(list(self.population), number + 1, self.family.next_id, tuple(births))
 
-        def evaluate(agent: Any) -> MeanReturn | None:
+        def evaluate(agent: EvolvableAlgorithm) -> MeanReturn | None:
             start, episodes = time.perf_counter(), self.options.confirm_episodes or self.options.eval_episodes
             with contextlib.suppress(TimeIsUp):
                 score = self.evaluator.confirm(agent, number, episodes)

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import gymnasium as gym
 
 from agilerl.algorithms import example_of
-from agilerl.algorithms.base.adapted import adapted, kind_of_experience, needs_both_memories
+from agilerl.algorithms.base.adapted import adapted, kind_of_experience
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
 from agilerl.collect.collector import Collector
-from agilerl.collect.custom.learn import trains_by_learn
+from agilerl.collect.custom.member import trains_by_learn
 from agilerl.collect.teams.transitions import team_in
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.core import foreign
@@ -29,7 +29,6 @@ from agilerl.core.env_ids import check_lookup
 from agilerl.core.files import with_suffix
 from agilerl.core.foreign import SPACES
 from agilerl.core.options import LoopOptions, OfflineOptions, OffPolicyOptions
-from agilerl.core.ranges import AnyNumber, Count, Positive, check
 from agilerl.core.rng import resolve_seed
 from agilerl.core.spaces import actions_differ, differ, observation_space_channels_to_first
 from agilerl.envs.observed_masks import without_mask
@@ -110,11 +109,6 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "mutation": (lambda value: value is None or foreign.has_methods(value, "mutation"), "an object with mutation()",
                  "Mutations(...)"),
 }  # fmt: skip
-# Numbers among them: their types, and an example.
-NUMBERS: dict[str, tuple[Any, Any]] = {
-    "evaluation_interval": (Count, 10), "max_steps": (Count | None, 10), "evo_steps": (Count | None, 10),
-    "checkpoint_steps": (Count | None, 10), "num_epochs": (Positive | None, 1), "max_reward": (AnyNumber | None, None),
-}  # fmt: skip
 
 
 def completed(other: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -182,17 +176,14 @@ class Request:
         ):
             if not asked[name] and asked[path] is not None:
                 text = f"'{name}' set to {asked[name]} but '{path}' has been defined, {file} will not be saved unless "
-                warnings.warn(f"{text}'{name}' is {on}.", AgileRLWarning, stacklevel=4)
+                warnings.warn(f"{text}'{name}' is {on}.", AgileRLWarning, stacklevel=5)
         _check_evolution(self.population, asked)
 
     def _check_agents(self) -> None:
         """Raise AlgorithmError for agents that lack something that this run reads or calls, or learn otherwise."""
         function, kind, asked = self.function, self.kind, self.asked
         if not self.population:
-            raise AlgorithmError(
-                f"{function}: the population is empty. fix: create_population(algo={kind.example!r}, ..., "
-                "population_size=4)."
-            )
+            raise AlgorithmError(f"{function}: the population is empty. fix: create_population({kind.example!r}, ...).")
         if len({id(agent) for agent in self.population}) < len(self.population):
             raise AlgorithmError(
                 f"{function}: the population holds one agent twice, which would then learn twice as often. "
@@ -220,9 +211,7 @@ class Request:
             usual = "train_multi_agent_off_policy" if is_team(agent) else "train_off_policy"
             fix = f"{FUNCTION_OF.get(experience or '', usual)}(env, ...)"
             if is_team(agent) != kind.are_teams:
-                raise AlgorithmError(
-                    f"{name} trains {'one agent' if kind.are_teams else 'several agents'}. fix: {fix}."
-                )
+                raise AlgorithmError(f"{name} trains {('several agents', 'one agent')[kind.are_teams]}. fix: {fix}.")
             has_custom_learn = isinstance(inner, EvolvableAlgorithm) and trains_by_learn(inner)
             accepted = experience in kind.accepts or (has_custom_learn and bool(kind.accepts))
             if kind.collects == "rollouts" and not hasattr(agent, "gae_lambda"):
@@ -244,7 +233,7 @@ class Request:
             return
         if "per" in asked:
             _check_replay(memory, n_step_memory, n_step=asked["n_step"], per=asked["per"])
-        if n_step_memory is None and any(map(needs_both_memories, agents)):
+        if n_step_memory is None and any(adapted(agent).combined_reward for agent in agents):
             raise ConfigError(
                 "combined_reward=True learns from one-step and n-step transitions together, and needs both. fix: "
                 "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
@@ -346,7 +335,7 @@ def _warn_unchanged(function: str, result: EvolveResult, rare: bool) -> None:
     if result.updates and rare:  # a generation starts with an update, whatever its learn_step
         finding, learned = f"only {result.updates} updates of all members were made", "next to nothing"
     text = f"{function}: {finding} in {result.generations} generations, so {learned} was learned. fix: {fix}."
-    warnings.warn(text, AgileRLWarning, stacklevel=4)
+    warnings.warn(text, AgileRLWarning, stacklevel=5)
 
 
 def _last_fitness(agent: Any) -> float:
@@ -378,7 +367,7 @@ def _check_evolution(pop: list[Any], asked: Mapping[str, Any]) -> None:
     for name, other in (("tournament", "mutation"), ("mutation", "tournament")):
         if asked[name] is not None and asked[other] is None:
             fix = f"pass {other}={examples[other]}"
-            warn_once(f"no-{other}", f"a {name} without a {other} does nothing. fix: {fix}.", stacklevel=6)
+            warn_once(f"no-{other}", f"a {name} without a {other} does nothing. fix: {fix}.", stacklevel=7)
     size = tournament.population_size if isinstance(tournament, TournamentSelection) else len(pop)
     if size != len(pop):
         raise ConfigError(
@@ -424,7 +413,7 @@ def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, 
             f"{function}: batch_size may mutate up to {highest:g} and the memory holds {most} transitions; the range "
             f"ends at {most}. fix: {fix.replace('batch_size=', 'a range of batch_size up to ')}.",
             AgileRLWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -446,9 +435,6 @@ def check_types(function: str, asked: Mapping[str, Any]) -> None:
     for name, (is_valid, expected, example) in TYPES.items():
         if name in asked and not is_valid(asked[name]):
             raise ConfigError(f"{function}: {name} must be {expected}; got {asked[name]!r}. fix: {name}={example}.")
-    for name, (values, usual) in NUMBERS.items():
-        if name in asked and "evaluation_interval" in asked:  # of the others `options` checks them
-            check(f"{function}: {name}", asked[name], values, usual)
 
 
 def check_members(function: str, population: Sequence[Any]) -> None:
@@ -471,7 +457,7 @@ def check_members(function: str, population: Sequence[Any]) -> None:
             f"{function}: several agents have the same index ({', '.join(map(str, indices))}); they are numbered from "
             f"0. fix: index=k for the k-th agent, or create_population.",
             AgileRLWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
         for index, agent in enumerate(population):
             unwrapped(agent).index = index
@@ -525,4 +511,4 @@ def _warn_of_discounts(population: Sequence[Any], memory: Any, is_mutated: bool)
             "without n-step memory."
         )
     for text in texts:
-        warnings.warn(text, AgileRLWarning, stacklevel=6)
+        warnings.warn(text, AgileRLWarning, stacklevel=7)

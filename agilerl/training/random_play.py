@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.collect.evaluator import CheckedLanes
 from agilerl.core import foreign
@@ -32,7 +33,7 @@ MAX_SHARE_OF_TIME = 0.005  # of a budget in minutes
 
 def random_play(
     env: Any,
-    agent: Any,
+    agent: EvolvableAlgorithm,
     options: LoopOptions,
     members: int,
     seed: int,
@@ -95,8 +96,7 @@ class _RandomActor:
     def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """obs [1, E, ...] -> actions [1, E, ...] in the environment's format."""
         if self.policy is not None:
-            actions: np.ndarray = self.policy(trees.take(obs, 0), None if mask is None else mask[0])[None]
-            return actions
+            return self.policy(trees.take(obs, 0), None if mask is None else mask[0])[None]
         if isinstance(self.space, gym.spaces.MultiBinary) and mask is None:
             count = trees.count_rows(trees.take(obs, 0))
             return self.rng.integers(0, 2, (1, count, *self.space.shape)).astype(self.space.dtype)

@@ -205,12 +205,12 @@ def _agent_scores(agent: Any, tally: Tally) -> dict[str, float]:
     return dict(zip(agent.agent_ids, mean, strict=True)) if mean else {}
 
 
-def _hyperparameters(agent: Any) -> dict[str, float]:
+def _hyperparameters(agent: foreign.Agent) -> dict[str, float]:
     read = foreign.method(agent, "hyperparameters")
     return dict(foreign.attributes(agent, ("lr", "batch_size", "learn_step")) if read is None else read())
 
 
-def _architecture(agent: Any) -> str:
+def _architecture(agent: foreign.Agent) -> str:
     policy = foreign.method(agent, "policy_module")
     describe = None if policy is None else foreign.method(policy(), "describe")
     return "" if describe is None else str(describe())

@@ -247,7 +247,7 @@ class Run:
         format: str | None = None,
         episodes: int = 1,
         seed: int | None = None,
-        env: Any = None,
+        env: foreign.EnvLike = None,
     ) -> Path:
         """Film the best agent, by default into `best/rollout.webp` of the run; see `agilerl.views.report.film.record`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from agilerl.hpo.tournament import nan_as_worst
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.steering import FOR_ONE, Inbox, Request, Taken
 from agilerl.telemetry.record import Birth, Steering
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 BEFORE_SELECTION = ("protect", "unprotect", "unpin", "remove", "evaluate", "stop")
 AFTER_SELECTION = ("set", "pin", "clone")
@@ -90,13 +93,13 @@ class Members:
         then = [member] if member in self.replaced else children
         return [now for now in (self.became.get(number, number) for number in then) if now in self.ids]
 
-    def copy(self, slot: int, parent: Any) -> int:
+    def copy(self, slot: int, parent: foreign.Agent) -> int:
         """Put a copy of `parent` into a slot, and return its id."""
         child = self._put(slot, parent)
         self._record(child, self.born[child.index])
         return int(child.index)
 
-    def change(self, slot: int, name: str, value: Any) -> int:
+    def change(self, slot: int, name: str, value: object) -> int:
         """Give the member in a slot a value, and return its id: of a copy, or of the one that a request has made."""
         agent = self.agents[slot]
         if agent.index not in self.born:
@@ -108,7 +111,7 @@ class Members:
         self._record(agent, _with_change(birth, name, old, value))
         return int(agent.index)
 
-    def _put(self, slot: int, parent: Any) -> Any:
+    def _put(self, slot: int, parent: foreign.Agent) -> Any:
         """Put a copy into a slot; a copy of a newborn of a request shares its birth, since both have one parent."""
         child = _cloneable(parent).clone(index=self.next_id)
         last = float(parent.fitness[-1]) if parent.fitness else None
@@ -120,7 +123,7 @@ class Members:
         self.next_id += 1
         return child
 
-    def _record(self, agent: Any, birth: Birth) -> None:
+    def _record(self, agent: EvolvableAlgorithm, birth: Birth) -> None:
         self.born[agent.index] = birth
         agent.mut = "steered"
         agent.mutation_record = MutationRecord("steered", birth.path, birth.before, birth.after, 0.0)
@@ -378,7 +381,7 @@ def described(event: Steering) -> str:
     return f"steering: {what}{born}"
 
 
-def _with_change(birth: Birth, name: str, old: Any, value: Any) -> Birth:
+def _with_change(birth: Birth, name: str, old: object, value: object) -> Birth:
     """Return the birth of a changed member with one more change: a value of one name, mappings of several."""
     names = birth.path.split(", ") if birth.path else []
     before, after = birth.before, birth.after
@@ -390,7 +393,7 @@ def _with_change(birth: Birth, name: str, old: Any, value: Any) -> Birth:
     return replace(birth, path=", ".join(after), before={key: before[key] for key in after}, after=after)
 
 
-def _with_pins(agent: Any, birth: Birth, pins: Mapping[str, Any]) -> Birth:
+def _with_pins(agent: EvolvableAlgorithm, birth: Birth, pins: Mapping[str, Any]) -> Birth:
     """Set the pinned values of a newborn, and return its birth with them."""
     moved = {name: value for name, value in pins.items() if getattr(agent, name) != value}
     for name, value in moved.items():
@@ -406,12 +409,12 @@ def _with_pins(agent: Any, birth: Birth, pins: Mapping[str, Any]) -> Birth:
     return replace(birth, kind="none", path="", before=None, after=None, change=None)  # the pins have undone it
 
 
-def _cloneable(agent: Any) -> Any:
+def _cloneable(agent: foreign.Agent) -> Any:
     if not foreign.has_methods(agent, "clone", "mutation_hook"):
         raise _Refused(f"a {type(agent).__name__} has no clone() and mutation_hook()")
     return agent
 
 
-def _score(evaluate: Callable[[Any], MeanReturn | None] | None, agent: Any) -> dict[str, Any] | None:
+def _score(evaluate: Callable[[Any], MeanReturn | None] | None, agent: foreign.Agent) -> dict[str, Any] | None:
     score = None if evaluate is None else evaluate(agent)
     return None if score is None else {"mean": score.mean, "error": score.error, "episodes": score.episodes}

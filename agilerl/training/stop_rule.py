@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.collect.fitness import FitnessEvaluator, MeanReturn, PopulationEvaluation
+from agilerl.core import foreign
 from agilerl.core.options import LoopOptions
 from agilerl.hpo.screening import MIN_EPISODES, has_plateaued, shrink, still_learns
 from agilerl.hpo.tournament import nan_as_worst
@@ -26,7 +27,7 @@ CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
 WORTH_A_CONFIRMATION = 0.5
 
 
-def recent_fitness(agent: Any, window: int) -> float:
+def recent_fitness(agent: foreign.Agent, window: int) -> float:
     """Mean of an agent's last `window` fitness values."""
     return float(np.mean(agent.fitness[-window:]))
 
@@ -47,20 +48,20 @@ class Evaluated:
     evaluation: PopulationEvaluation
     in_full: Set[int]
 
-    def fitness(self, agent: Any) -> float:
+    def fitness(self, agent: foreign.Agent) -> float:
         """Mean of a member's last `fitness_window` evaluations."""
         return recent_fitness(agent, self.options.fitness_window)
 
-    def error(self, agent: Any) -> float:
+    def error(self, agent: foreign.Agent) -> float:
         """Standard error of `fitness`; 0 if unknown."""
         error = self.evaluation.errors.get(agent.index, 0.0)
         return float(error / np.sqrt(self._averaged(agent)))
 
-    def episodes(self, agent: Any) -> int:
+    def episodes(self, agent: foreign.Agent) -> int:
         """Episodes that `fitness` is a mean of."""
         return int(self.evaluation.played[agent.index] * self._averaged(agent))
 
-    def _averaged(self, agent: Any) -> int:
+    def _averaged(self, agent: foreign.Agent) -> int:
         return min(self.options.fitness_window, len(agent.fitness))
 
 
@@ -137,7 +138,7 @@ class StopRule:
         patience = None if patience is None else patience * self.shards
         return has_plateaued(self.result.history, patience) and not still_learns(self.result.returns, patience or 0)
 
-    def _candidate(self, now: Evaluated, leader: Any, target: float) -> Any:
+    def _candidate(self, now: Evaluated, leader: foreign.Agent, target: float) -> Any:
         """Return the member to confirm, None if no member is worth it.
 
         The highest of several means is biased upwards, so the candidate has the highest shrunken mean, and its
@@ -163,7 +164,7 @@ class StopRule:
         best = max(eligible, key=lambda slot: (estimates[slot], fitness[slot]))
         return evaluated[best] if estimates[best] + WORTH_A_CONFIRMATION * errors[best] >= target else None
 
-    def _confirm(self, agent: Any, now: Evaluated, episodes: int | None = None) -> MeanReturn | None:
+    def _confirm(self, agent: foreign.Agent, now: Evaluated, episodes: int | None = None) -> MeanReturn | None:
         """Held-out return of an agent, counted in the result."""
         start = time.perf_counter()
         if episodes is None:  # those of the end have been reckoned with
@@ -195,7 +196,7 @@ class StopRule:
         margin = options.stop_margin + options.stop_errors * (confirmed.error or 0.0)
         return confirmed.mean >= target + margin
 
-    def _confirm_late(self, now: Evaluated, leader: Any, is_over: bool) -> MeanReturn | None:
+    def _confirm_late(self, now: Evaluated, leader: foreign.Agent, is_over: bool) -> MeanReturn | None:
         """Held-out return of `leader` in the last generations of a run that has not reached a target; else None.
 
         The best agent until then, and each later leader, is scored on held-out episodes, and those scores decide.

@@ -125,10 +125,7 @@ class RunStore:
         self.saved, damaged = newest_checkpoint(self._root)
         self.notes += damaged
         if self.saved is None or self.saved.number != number:
-            raise RunError(
-                f"{self.folder} has no whole state after generation {number}, which another rank goes on from. "
-                "fix: another folder."
-            )
+            raise RunError(f"{self.folder} has no whole state after generation {number}. fix: another folder.")
 
     def way_on(self, *more: str) -> str | None:
         """The command that resumes the run; None for a run of a script, which only that script can resume."""
@@ -193,9 +190,7 @@ class RunStore:
     def _restore_replay(self, run: SavableLoop, body: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
         memories = run.memories()
         if memories.keys() != body["replay"].keys():
-            raise RunError(
-                f"the run has the replay buffers {sorted(body['replay'])}; got {sorted(memories)}. fix: the same ones."
-            )
+            raise RunError(f"the run has {sorted(body['replay'])}; got {sorted(memories)}. fix: the same ones.")
         chunks = {name: [Chunk.of(entry) for entry in entries] for name, entries in body["replay"].items()}
         self._logs = {name: ReplayLog(self.folder / "replay" / name) for name in memories}
         return rebuild_memories(memories, states, self._logs, chunks, strict=self.strict_replay)
@@ -252,9 +247,7 @@ class RunStore:
             self.failed_saves += 1
             reason = f"generation {run.generations} could not be saved in {self.folder}: {error}"
             if self._failures >= self.max_failures:
-                raise RunError(
-                    f"{reason}; {self._failures} saves in a row have failed. fix: make room, then resume."
-                ) from error
+                raise RunError(f"{reason}; {self._failures} saves have failed. fix: make room, then resume.") from error
             warnings.warn(
                 f"{reason}. Training goes on and saves again after the next generation "
                 f"({self._failures} of {self.max_failures} failures in a row end it).",
@@ -302,9 +295,7 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
         return
     with contextlib.closing(RunStore(folder, facts={"config": facts})) as store:
         if store.saved is not None and "start" in store.saved.body:
-            raise RunError(
-                f"{folder} is a run of `agilerl train`. fix: `{run_command('resume', folder)}`, or another folder."
-            )
+            raise RunError(f"{folder} is a run of `agilerl train`. fix: `{run_command('resume', folder)}`.")
         yield store
 
 

@@ -8,25 +8,31 @@ from functools import partial
 from typing import Any
 
 from agilerl.collect.bandit import BanditCollector
+from agilerl.core import foreign
+from agilerl.core.arguments import checked
+from agilerl.core.ranges import Count
 from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
 from agilerl.envs.vector import make_vect_envs
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy
 
 
+@checked
 @completed(train_off_policy)
 def train_bandits(
-    env: Any, env_name: str, algo: str | None = None, pop: list[Any] | None = None, memory: Any = None,
+    env: foreign.EnvLike, env_name: str, algo: str | None = None, pop: list[Any] | None = None, memory: Any = None,
     INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None, swap_channels: bool = False,
     max_steps: int = 20_000, episode_steps: int = 500, evo_steps: int = 2_500, eval_steps: int | None = 500,
-    eval_loop: int = 1, target: float | None = None, tournament: Any = None, mutation: Any = None,
-    checkpoint: int | None = None, checkpoint_path: str | None = None, overwrite_checkpoints: bool = False,
-    save_elite: bool = False, elite_path: str | None = None, wb: bool = False, verbose: bool = True,
-    accelerator: Any = None, wandb_api_key: str | None = None, wandb_kwargs: dict[str, Any] | None = None, *,
-    seed: int | None = None, lockstep: bool = True, learner: str = "auto",
-    threads: int | None = None, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    eval_loop: Count = 1, target: float | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, checkpoint: int | None = None, checkpoint_path: str | None = None,
+    overwrite_checkpoints: bool = False, save_elite: bool = False, elite_path: str | None = None, wb: bool = False,
+    verbose: bool = True, accelerator: foreign.Accelerator | None = None, wandb_api_key: str | None = None,
+    wandb_kwargs: dict[str, Any] | None = None, *, seed: int | None = None, lockstep: bool = True,
+    learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:  # fmt: skip
     """Train a population of bandits and evolve it; return the trained population and its fitnesses.
 
@@ -52,7 +58,7 @@ def train_bandits(
     return request.run(lambda options: BanditCollector(asked["env"], memory, options, eval_env=eval_env))
 
 
-def _lanes_of(bandit: Any, rounds: int) -> Any:
+def _lanes_of(bandit: object, rounds: int) -> Any:
     """Return one environment with episodes of this many rounds, which can be replicated if it is a `BanditEnv`."""
     if isinstance(bandit, BanditEnv):
         return make_vect_envs(make_env=partial(rounds_of, bandit, rounds), num_envs=1)

@@ -12,9 +12,13 @@ from typing import Any
 from agilerl.algorithms import DEFAULT_BY_GYM
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.core import foreign
+from agilerl.core.arguments import checked
 from agilerl.core.options import LanguageOptions
+from agilerl.core.ranges import AnyNumber, Count, Positive
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import TournamentEvolution
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
 from agilerl.language.collect.collector import GYMS, ITEMS, LanguageCollector, check_gym
 from agilerl.language.collect.games import Games
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
@@ -23,15 +27,17 @@ from agilerl.telemetry.record import Sink
 from agilerl.training.published import check_members, check_types, compare, completed, train_population
 
 
+@checked
 def finetune_llm_reasoning(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
-    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
-    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
-    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: int | None = None,
-    verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, num_epochs: int | None = None,
-    log_csv: bool = False, *, seed: int | None = None, learner: str = "auto", threads: int | None = None,
-    sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
+    checkpoint_steps: Count | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, wandb_api_key: str | None = None, wandb_project: str = "AgileRL",
+    wandb_entity: str | None = None, wandb_run_name: str | None = None, evaluation_interval: Count = 10,
+    max_reward: AnyNumber | None = None, verbose: bool = True, accelerator: foreign.Accelerator | None = None,
+    max_steps: Count | None = None, num_epochs: Positive | None = None, log_csv: bool = False, *,
+    seed: int | None = None, learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of GRPO, LLMPPO or LLMREINFORCE agents on prompts with verifiable rewards.
 
@@ -73,15 +79,17 @@ def finetune_llm_reasoning(
     return _finetune("finetune_llm_reasoning", "completions", locals())
 
 
+@checked
 @completed(finetune_llm_reasoning)
 def finetune_llm_preference(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
-    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
-    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
-    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: int = 10, verbose: bool = True, accelerator: Any = None,
-    max_steps: int | None = None, num_epochs: int | None = None, log_csv: bool = False, *, seed: int | None = None,
-    learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
+    checkpoint_steps: Count | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, wandb_api_key: str | None = None, wandb_project: str = "AgileRL",
+    wandb_entity: str | None = None, wandb_run_name: str | None = None, evaluation_interval: Count = 10,
+    verbose: bool = True, accelerator: foreign.Accelerator | None = None, max_steps: Count | None = None,
+    num_epochs: Positive | None = None, log_csv: bool = False, *, seed: int | None = None, learner: str = "auto",
+    threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of DPO agents on preference pairs.
@@ -94,15 +102,17 @@ def finetune_llm_preference(
     return _finetune("finetune_llm_preference", "preferences", locals())
 
 
+@checked
 @completed(finetune_llm_reasoning)
 def finetune_llm_sft(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
-    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
-    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
-    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: int = 10, verbose: bool = True, accelerator: Any = None,
-    max_steps: int | None = None, num_epochs: int | None = None, log_csv: bool = False, *, seed: int | None = None,
-    learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
+    checkpoint_steps: Count | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, wandb_api_key: str | None = None, wandb_project: str = "AgileRL",
+    wandb_entity: str | None = None, wandb_run_name: str | None = None, evaluation_interval: Count = 10,
+    verbose: bool = True, accelerator: foreign.Accelerator | None = None, max_steps: Count | None = None,
+    num_epochs: Positive | None = None, log_csv: bool = False, *, seed: int | None = None, learner: str = "auto",
+    threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of SFT agents on examples.
@@ -115,17 +125,18 @@ def finetune_llm_sft(
     return _finetune("finetune_llm_sft", "examples", locals())
 
 
+@checked
 @completed(finetune_llm_reasoning)
 def finetune_llm_multiturn(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
-    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
-    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
-    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
-    wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: float | None = None,
-    verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, log_csv: bool = False, *,
-    test_games: int = 64, report_games: int = 0, seed: int | None = None, learner: str = "auto",
-    threads: int | None = None,
-    sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: Count | None = None,
+    checkpoint_steps: Count | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, wandb_api_key: str | None = None, wandb_project: str = "AgileRL",
+    wandb_entity: str | None = None, wandb_run_name: str | None = None, evaluation_interval: Count = 10,
+    max_reward: AnyNumber | None = None, verbose: bool = True, accelerator: foreign.Accelerator | None = None,
+    max_steps: Count | None = None, log_csv: bool = False, *, test_games: int = 64, report_games: int = 0,
+    seed: int | None = None, learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
     """Train a population of LLMPPO, LLMREINFORCE or GRPO agents on multi-turn games.
 
@@ -143,9 +154,7 @@ def finetune_llm_multiturn(
 
     def games(user_env: Any, game_seed: int) -> Games:
         if not isinstance(user_env, SyncMultiTurnVecEnv):
-            raise ConfigError(
-                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(user_env).__name__}. fix: {GAMES}."
-            )
+            raise ConfigError(f"env must be a SyncMultiTurnVecEnv; got {type(user_env).__name__}. fix: {GAMES}.")
         return Games(user_env, game_seed, test_games, report_games)
 
     return _finetune("finetune_llm_multiturn", "completions", asked, games)

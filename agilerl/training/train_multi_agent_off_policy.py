@@ -7,20 +7,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from agilerl.collect.teams.transitions import TeamTransitions
+from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
+from agilerl.core import foreign
+from agilerl.core.arguments import checked
+from agilerl.core.ranges import Count
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy
 
 
+@checked
 @completed(train_off_policy)
 def train_multi_agent_off_policy(
-    env: Any, env_name: str, algo: str | None = None, pop: list[Any] | None = None, memory: Any = None,
-    sum_scores: bool = True, INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None,
-    swap_channels: bool = False, max_steps: int = 50_000, evo_steps: int = 25, eval_steps: int | None = None,
-    eval_loop: int = 1, learning_delay: int = 0, target: float | None = None, tournament: Any = None,
-    mutation: Any = None, checkpoint: int | None = None, checkpoint_path: str | None = None,
-    overwrite_checkpoints: bool = False, save_elite: bool = False, elite_path: str | None = None, wb: bool = False,
-    verbose: bool = True, accelerator: Any = None, wandb_api_key: str | None = None,
+    env: foreign.Env, env_name: str, algo: str | None = None, pop: list[Any] | None = None,
+    memory: MultiAgentReplayBuffer | None = None, sum_scores: bool = True, INIT_HP: dict[str, Any] | None = None,
+    MUT_P: dict[str, Any] | None = None, swap_channels: bool = False, max_steps: int = 50_000, evo_steps: int = 25,
+    eval_steps: int | None = None, eval_loop: Count = 1, learning_delay: int = 0, target: float | None = None,
+    tournament: TournamentSelection | None = None, mutation: Mutations | None = None, checkpoint: int | None = None,
+    checkpoint_path: str | None = None, overwrite_checkpoints: bool = False, save_elite: bool = False,
+    elite_path: str | None = None, wb: bool = False, verbose: bool = True,
+    accelerator: foreign.Accelerator | None = None, wandb_api_key: str | None = None,
     wandb_kwargs: dict[str, Any] | None = None, *, seed: int | None = None, lockstep: bool = True,
     carry_envs: bool = False, learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (),
     callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,

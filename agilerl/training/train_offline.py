@@ -7,26 +7,34 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agilerl.collect.offline import OfflineCollector
+from agilerl.components.uniform import ReplayBuffer
+from agilerl.core import foreign
+from agilerl.core.arguments import checked
+from agilerl.core.ranges import Count
 from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.errors import ConfigError
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, completed
 from agilerl.training.train_off_policy import train_off_policy
 
 
+@checked
 @completed(train_off_policy)
 def train_offline(
-    env: Any, env_name: str, dataset: Any = None, algo: str | None = None, pop: list[Any] | None = None,
-    memory: Any = None, INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None,
+    env: foreign.Env | None, env_name: str, dataset: Any = None, algo: str | None = None, pop: list[Any] | None = None,
+    memory: ReplayBuffer | None = None, INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None,
     swap_channels: bool = False, max_steps: int = 1_000_000, evo_steps: int = 10_000, eval_steps: int | None = None,
-    eval_loop: int = 1, target: float | None = None, tournament: Any = None, mutation: Any = None,
-    checkpoint: int | None = None, checkpoint_path: str | None = None, overwrite_checkpoints: bool = False,
-    save_elite: bool = False, elite_path: str | None = None, wb: bool = False, verbose: bool = True,
-    accelerator: Any = None, minari_dataset_id: str | None = None, remote: bool = False,
-    wandb_api_key: str | None = None, wandb_kwargs: dict[str, Any] | None = None, *, seed: int | None = None,
-    learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
-    resume: str | os.PathLike[str] | None = None, fitness: Literal["returns", "fqe"] | None = None,
-    held_out: float = 0.2, fqe_gamma: float = 0.99, fqe_updates: int = 3_000,
+    eval_loop: Count = 1, target: float | None = None, tournament: TournamentSelection | None = None,
+    mutation: Mutations | None = None, checkpoint: int | None = None, checkpoint_path: str | None = None,
+    overwrite_checkpoints: bool = False, save_elite: bool = False, elite_path: str | None = None, wb: bool = False,
+    verbose: bool = True, accelerator: foreign.Accelerator | None = None, minari_dataset_id: str | None = None,
+    remote: bool = False, wandb_api_key: str | None = None, wandb_kwargs: dict[str, Any] | None = None, *,
+    seed: int | None = None, learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    fitness: Literal["returns", "fqe"] | None = None, held_out: float = 0.2, fqe_gamma: float = 0.99,
+    fqe_updates: int = 3_000,
 ) -> tuple[list[Any], list[list[float]]]:  # fmt: skip
     """Train a population from a data set and evolve it; return the population and its fitnesses.
 

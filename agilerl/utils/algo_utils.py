@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from agilerl.core.moved import forward
 from agilerl.core.spaces import is_image
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.language.vllm import VLLMConfig
 
@@ -21,7 +22,7 @@ __all__ = [
 __getattr__ = forward(__name__)  # names of earlier versions
 
 
-def get_input_size_from_space(observation_space: Any) -> Any:
+def get_input_size_from_space(observation_space: object) -> Any:
     """Shape of one encoded observation: that of a Box; (n,) for one-hot codes or bits.
 
     Returns:
@@ -36,7 +37,7 @@ def get_input_size_from_space(observation_space: Any) -> Any:
     return _sizes(observation_space, "input", get_input_size_from_space, lambda number: (number,))
 
 
-def get_output_size_from_space(action_space: Any) -> Any:
+def get_output_size_from_space(action_space: object) -> Any:
     """Number of network outputs: the components of a Box, all choices of a Discrete or MultiDiscrete, bits.
 
     Returns:
@@ -48,7 +49,7 @@ def get_output_size_from_space(action_space: Any) -> Any:
     return _sizes(action_space, "output", get_output_size_from_space, int)
 
 
-def _sizes(space: Any, what: str, of_part: Callable[[Any], Any], of_number: Callable[[int], Any]) -> Any:
+def _sizes(space: object, what: str, of_part: Callable[[Any], Any], of_number: Callable[[int], Any]) -> Any:
     if isinstance(space, spaces.Dict | Mapping):
         return {key: of_part(sub) for key, sub in space.items()}
     if isinstance(space, spaces.Tuple | list | tuple):
@@ -58,7 +59,7 @@ def _sizes(space: Any, what: str, of_part: Callable[[Any], Any], of_number: Call
     raise NotAvailableYetError(f"a {type(space).__name__} has no {what} size. fix: Box, Discrete, Dict, ...")
 
 
-def obs_channels_to_first(observation: Any, expand_dims: bool = False) -> Any:
+def obs_channels_to_first(observation: Tree, expand_dims: bool = False) -> Any:
     """Transpose observations [..., H, W, C] to [..., C, H, W] (views): every array of 3 or 4 axes, in dictionaries and
     tuples too.
 

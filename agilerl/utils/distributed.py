@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agilerl.core import foreign
 from agilerl.core.redaction import without_secrets
 from agilerl.errors import ConfigError
 
@@ -31,7 +32,7 @@ def gather_tensor(tensor: Tensor | float, accelerator: Any) -> Tensor:
     return local[None] if accelerator is None else torch.as_tensor(accelerator.gather(local[None]))
 
 
-def aggregate_metrics_across_gpus(accelerator: Any, metric_tensor: Tensor | float) -> float:
+def aggregate_metrics_across_gpus(accelerator: foreign.Accelerator | None, metric_tensor: Tensor | float) -> float:
     """Mean of a metric over all processes, and over the entries of the tensor."""
     return float(gather_tensor(metric_tensor, accelerator).float().mean())
 

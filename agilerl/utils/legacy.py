@@ -26,7 +26,7 @@ OTHER_NAMES = {"LEARNING_RATE": "LR", "LAMBDA": "LAMB"}
 def _deprecated(what: str, instead: str) -> None:
     """Issue one DeprecationWarning per process for the whole old interface."""
     text = f"{what} belongs to the old interface; it keeps working. New code: {instead}."
-    warn_once("old-dialect", text, DeprecationWarning, stacklevel=5)
+    warn_once("old-dialect", text, DeprecationWarning, stacklevel=6)
 
 
 def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str])
             continue  # of another algorithm: one INIT_HP may serve several
         close = nearest(upper, valid_keys, limit=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        warnings.warn(f"INIT_HP key {key!r} is not known and changes nothing.{hint}", AgileRLWarning, stacklevel=3)
+        warnings.warn(f"INIT_HP key {key!r} is not known and changes nothing.{hint}", AgileRLWarning, stacklevel=4)
     return arguments
 
 

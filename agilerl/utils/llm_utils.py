@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agilerl.core import foreign
 from agilerl.errors import warn_once
 from agilerl.language import needs
 from agilerl.language.generate import PrefixShared, Sampling, uniform_numbers
@@ -33,7 +34,7 @@ VERBOSE = ("accelerate", "datasets", "deepspeed", "huggingface_hub", "peft", "tr
 """Packages with verbose logging."""
 
 
-def create_llm_accelerator(*, deepspeed_plugin: Any = None) -> Any:
+def create_llm_accelerator(*, deepspeed_plugin: object = None) -> Any:
     """An `accelerate.Accelerator` for the launched processes; None on a machine without a GPU.
 
     Args:
@@ -70,8 +71,9 @@ def sample_eval_prompts(env: Any, n: int = 5, seed: int = 42) -> list[tuple[str,
 
 
 def compare_responses(
-    agent: Any, tokenizer: Any, samples: Sequence[tuple[str, str | None, str | None]], max_new_tokens: int = 200,
-    temperature: float = 1.0, do_sample: bool = False, skip_special_tokens: bool = True, show_base_model: bool = True,
+    agent: Any, tokenizer: foreign.Tokenizer, samples: Sequence[tuple[str, str | None, str | None]],
+    max_new_tokens: int = 200, temperature: float = 1.0, do_sample: bool = False, skip_special_tokens: bool = True,
+    show_base_model: bool = True,
 ) -> None:  # fmt: skip
     """Print prompts with the completions of the data set, of the base model and of the agent.
 

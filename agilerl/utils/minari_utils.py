@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.components.uniform import ReplayBuffer
 from agilerl.core import tree as trees
 from agilerl.data.dataset import open_minari, read_minari
 
@@ -27,7 +28,7 @@ def load_minari_dataset(dataset_id: str, accelerator: Any = None, remote: bool =
         return open_minari(dataset_id, remote=remote)
 
 
-def minari_to_agile_buffer(dataset_id: str, memory: Any, accelerator: Any = None, remote: bool = False) -> Any:
+def minari_to_agile_buffer(dataset_id: str, memory: ReplayBuffer, accelerator: Any = None, remote: bool = False) -> Any:
     """Add the transitions of a data set to a `ReplayBuffer`, in order; see `data.dataset.read_minari`.
 
     A memory that is too small keeps the last ones. Rewards are float32 columns; `done` means terminated.

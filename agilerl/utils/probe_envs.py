@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from agilerl.components.data import Transition
+from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.testing.probes import PUBLISHED, RecallEnv
@@ -83,7 +84,7 @@ def check_policy_q_learning_with_probe_env(
 
 
 def check_policy_on_policy_with_probe_env(
-    env: Any, algo_class: Any, algo_args: dict[str, Any], learn_steps: int = 5000,
+    env: foreign.Env, algo_class: Any, algo_args: dict[str, Any], learn_steps: int = 5000,
     device: str | torch.device = "cpu", discrete: bool | None = None,
 ) -> Any:  # fmt: skip
     """Learn from rollouts, and compare values and policy with the optimal ones.
@@ -111,7 +112,7 @@ def check_policy_on_policy_with_probe_env(
     return agent
 
 
-def _learned(env: Any, agent: Any, memory: Any, learn_steps: int) -> Any:
+def _learned(env: foreign.Env, agent: Any, memory: Any, learn_steps: int) -> Any:
     """The agent after `learn_steps` updates from 500 random transitions."""
     lone, draws = copy.deepcopy(env), np.random.default_rng(0)
     raw = bool(agent.action_form.raw)
@@ -152,6 +153,6 @@ def _all_observations(env: Any) -> Any:
     return trees.stack(env.observation_space, shown)
 
 
-def _what(agent: Any, env: Any, what: str) -> str:
+def _what(agent: foreign.Agent, env: foreign.Env, what: str) -> str:
     name = type(env).__name__
     return f"{agent.algo} has not learned {what} of {name}, the probe of: {type(env.unwrapped).__doc__}"

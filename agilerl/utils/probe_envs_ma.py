@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
 
 
 def check_policy_q_learning_with_probe_env(
-    env: TeamProbe, algo_class: Any, algo_args: Mapping[str, Any], memory: Any, learn_steps: int = 1000,
+    env: TeamProbe, algo_class: object, algo_args: Mapping[str, Any], memory: Any, learn_steps: int = 1000,
     device: str = "cpu", *, num_steps: int = 512, tolerance: float = 0.1, seed: int = 0,
 ) -> Any:  # fmt: skip
     """Train critics of joint actions on random steps of a probe, and compare with its expected values.
@@ -69,7 +69,7 @@ def check_policy_q_learning_with_probe_env(
 
 
 def check_on_policy_learning_with_probe_env(
-    env: TeamProbe, algo_class: Any, algo_args: Mapping[str, Any], learn_steps: int = 1000, device: str = "cpu",
+    env: TeamProbe, algo_class: object, algo_args: Mapping[str, Any], learn_steps: int = 1000, device: str = "cpu",
     discrete: bool | None = None, *, tolerance: float = 0.1, seed: int = 0,
 ) -> Any:  # fmt: skip
     """Train state values on rollouts, and compare with the probe's expected values.

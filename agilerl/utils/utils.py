@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
@@ -15,9 +15,12 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_
 from agilerl.algorithms.base.agent import check_device
 from agilerl.algorithms.base.declared import STRUCTURE
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core import foreign
+from agilerl.core.arguments import checked
 from agilerl.core.files import with_suffix
 from agilerl.core.hostile import malformed
 from agilerl.core.moved import forward
+from agilerl.core.ranges import Count
 from agilerl.core.rng import resolve_seed
 from agilerl.core.signatures import by_position_or_name, construct, constructor_signature
 from agilerl.core.spaces import observation_space_channels_to_first
@@ -31,6 +34,10 @@ from agilerl.training.population import save_population
 from agilerl.utils.distributed import aggregate_metrics_across_gpus, consolidate_mutations, gather_tensor, init_wandb
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 from agilerl.utils.llm_utils import suppress_verbose_logging as suppress_verbose_logging
+
+if TYPE_CHECKING:
+    from agilerl.hpo.mutation import Mutations
+    from agilerl.hpo.tournament import TournamentSelection
 
 __all__ = [
     "agent_from_policy", "aggregate_metrics_across_gpus", "calculate_vectorized_scores", "consolidate_mutations",
@@ -64,6 +71,7 @@ OF_THE_CALL = (
 BOX2D = ("LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing")
 
 
+@checked
 def create_population(
     algo: str,
     net_config: dict[str, Any] | None = None,
@@ -71,23 +79,23 @@ def create_population(
     observation_space: Any = None,
     action_space: Any = None,
     hp_config: HyperparameterConfig | None = None,
-    actor_network: Any = None,
-    critic_network: Any = None,
-    agent_wrapper: Any = None,
+    actor_network: object = None,
+    critic_network: object = None,
+    agent_wrapper: object = None,
     wrapper_kwargs: dict[str, Any] | None = None,
-    population_size: int = 1,
+    population_size: Count = 1,
     num_envs: int = 1,
     device: str | torch.device = "cpu",
-    accelerator: Any = None,
+    accelerator: foreign.Accelerator | None = None,
     torch_compiler: str | None = None,
-    tokenizer: Any = None,
+    tokenizer: foreign.Tokenizer | None = None,
     model_name: str | None = None,
-    lora_config: Any = None,
-    vllm_config: Any = None,
+    lora_config: object = None,
+    vllm_config: object = None,
     algo_kwargs: dict[str, Any] | None = None,
     *,
-    state_dim: Any = None,
-    action_dim: Any = None,
+    state_dim: object = None,
+    action_dim: object = None,
     one_hot: bool | None = None,
     seed: int | None = None,
     agent_ids: Sequence[str] | None = None,
@@ -128,11 +136,9 @@ def create_population(
             "torch_compiler",
             f"torch_compiler={torch_compiler!r} changes nothing: members are rows of batched kernels, not compiled "
             "modules. fix: leave it out.",
-            stacklevel=3,
+            stacklevel=4,
         )
     cls, asked = find_algorithm(algo), locals()
-    if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
-        raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")
     check_device(device)
     names, text = UNUSED[bool(cls.learns_language)]
     for name in names:
@@ -205,16 +211,16 @@ def _are_spaces(value: Any) -> bool:
     return isinstance(value, gym.Space) or (is_group and all(isinstance(space, gym.Space) for space in each))
 
 
-def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_space: Any, agent_ids: Any) -> None:
+def _check_kind(
+    algo: str, is_for_teams: bool, observation_space: object, action_space: object, agent_ids: object
+) -> None:
     """Raise AlgorithmError for spaces of several agents with a single-agent algorithm."""
     several = [
         isinstance(space, Mapping | list) and not isinstance(space, gym.Space)  # a Dict space is a mapping, too
         for space in (observation_space, action_space)
     ]
     if not is_for_teams and (any(several) or agent_ids is not None):
-        raise AlgorithmError(
-            f"{algo} trains one agent; got spaces of several. fix: algo={DEFAULT_FOR_TEAMS!r}, or the spaces of one."
-        )
+        raise AlgorithmError(f"{algo} trains one agent; got spaces of several. fix: algo={DEFAULT_FOR_TEAMS!r}.")
 
 
 def _critics(networks: Any, accepted: set[str], algo: str) -> dict[str, Any]:
@@ -232,9 +238,7 @@ def _critics(networks: Any, accepted: set[str], algo: str) -> dict[str, Any]:
 def _check_box2d_available(env_name: str) -> None:
     """Raise ImportError for an environment that needs Box2D if it is not installed."""
     if env_name.split("/")[-1].partition("-")[0] in BOX2D and find_spec("Box2D") is None:
-        raise ImportError(
-            f'{env_name} needs the Box2D physics engine, which is not installed. fix: pip install "agilerl[box2d]"'
-        )
+        raise ImportError(f'{env_name} needs Box2D, which is not installed. fix: pip install "agilerl[box2d]"')
 
 
 def make_skill_vect_envs(env_name: str, skill: Any, num_envs: int = 1) -> gym.vector.VectorEnv:
@@ -270,8 +274,9 @@ def default_progress_bar(max_steps: int, accelerator: Any = None) -> Any:
 
 
 def save_population_checkpoint(
-    population: Sequence[Any], save_path: str | Path, overwrite_checkpoints: bool, accelerator: Any = None
-) -> None:
+    population: Sequence[Any], save_path: str | Path, overwrite_checkpoints: bool,
+    accelerator: foreign.Accelerator | None = None,
+) -> None:  # fmt: skip
     """Write every agent to `<save_path>_<slot>_<steps>.pt` (without the steps if `overwrite_checkpoints`)."""
     save_population(population, str(save_path).removesuffix(".pt"), overwrite_checkpoints)
 
@@ -311,13 +316,13 @@ def plot_population_score(pop: Sequence[Any]) -> Any:
 
 def tournament_selection_and_mutation(
     population: list[Any],
-    tournament: Any,
-    mutation: Any,
+    tournament: TournamentSelection,
+    mutation: Mutations,
     env_name: str = "",
     algo: str | None = None,
     elite_path: str | Path | None = None,
     save_elite: bool = False,
-    accelerator: Any = None,
+    accelerator: foreign.Accelerator | None = None,
     language_model: bool = False,
 ) -> list[Any]:
     """Select, mutate and (with `save_elite`) save the elite; returns the next generation."""

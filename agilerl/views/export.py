@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.predict import ACTING, greedy_of
 from agilerl.algorithms.base.wrapped import overrides, unwrapped
 from agilerl.algorithms.teams.base import weights_of
@@ -56,7 +57,7 @@ class OnnxReport:
         return f"largest difference over {self.observations} observations: {self.largest_difference:.3g}{others}"
 
 
-def plain_policy(agent: Any) -> Policy:
+def plain_policy(agent: EvolvableAlgorithm) -> Policy:
     """The agent's greedy policy, built like in `best/policy.py`; NotAvailableYetError if it is not covered."""
     method = overrides(agent, *ACTING)
     if method is not None:
@@ -72,7 +73,7 @@ def plain_policy(agent: Any) -> Policy:
         raise NotAvailableYetError(f"{what} fix: agilerl.load(RUN).best acts.") from error
 
 
-def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> OnnxReport:
+def export_onnx(agent: EvolvableAlgorithm, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> OnnxReport:
     """Write the agent's greedy policy as ONNX: `observation` [batch, ...] -> `action` [batch, ...].
 
     Each part of a Dict or Tuple observation is a separate input, named by its keys or indices: `observation.camera`,
@@ -166,7 +167,7 @@ def _exported(
     return OnnxReport(target, rows, largest, int(others.sum()) if has_choices else None)
 
 
-def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> Any:
+def greedy_actions(agent: EvolvableAlgorithm, obs: trees.Tree, masks: np.ndarray | None = None) -> Any:
     """The agent's greedy environment actions for observations [B, ...]; masks [B, A]."""
     before = agent.training
     agent.set_training_mode(False)
@@ -180,7 +181,7 @@ def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> Any
         agent.set_training_mode(before)
 
 
-def named_inputs(obs: Any, name: str = "observation") -> dict[str, Any]:
+def named_inputs(obs: trees.Tree, name: str = "observation") -> dict[str, Any]:
     """The parts of observations by input name."""
     if not isinstance(obs, dict | tuple):
         return {name: obs}
@@ -227,7 +228,7 @@ class _ByPart(torch.nn.Module):
     """A policy with flat inputs and outputs: the leaves of nested observations and the mask, if any, to the leaves of
     nested actions."""
 
-    def __init__(self, policy: Policy, like: Any) -> None:
+    def __init__(self, policy: Policy, like: trees.Tree) -> None:
         super().__init__()
         self.policy = policy
         numbers = iter(range(len(list(trees.leaves(like)))))
@@ -240,7 +241,7 @@ class _ByPart(torch.nn.Module):
         return action if isinstance(action, torch.Tensor) else tuple(trees.leaves(action))
 
 
-def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
+def _program(policy: Policy, example: trees.Tree, mask: torch.Tensor | None) -> bytes:
     """The policy as an ONNX program with a dynamic batch axis."""
     inputs = named_inputs(example) | ({} if mask is None else {"action_mask": mask})
     arguments, batch = tuple(inputs.values()), torch.export.Dim("batch")

@@ -62,9 +62,7 @@ class Address:
         repo, at, revision = re.sub(r"^hf:/+", "", text).partition("@")
         text = as_typed(text)
         if not _REPO.fullmatch(repo) or (at and not _REVISION.fullmatch(revision)):
-            raise ConfigError(
-                f"{text!r} is not an address of a run on the Hub. fix: hf://user/name, or hf://user/name@revision."
-            )
+            raise ConfigError(f"{text!r} is not an address of a run. fix: hf://user/name, or hf://user/name@revision.")
         return cls(repo, revision or None)
 
 
@@ -129,9 +127,7 @@ def download(address: Address, cache: Path | None = None) -> Path:
     files = {each.rfilename: each for each in info.siblings or () if each.rfilename in LIMITS}
     missing = [name for name in REQUIRED if name not in files]
     if missing:
-        raise RunError(
-            f"{address} holds no run of agilerl: {missing[0]} is missing. fix: one that `agilerl push` made."
-        )
+        raise RunError(f"{address} holds no run of agilerl: {missing[0]} is missing. fix: one of `agilerl push`.")
     for name, each in files.items():
         if each.size is not None and each.size > LIMITS[name]:
             raise RunError(_too_large(address, name))

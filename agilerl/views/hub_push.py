@@ -235,7 +235,7 @@ def _notes(source: Path, records: RunRecords, imports: tuple[str, ...]) -> Itera
         yield f"readers need {' and '.join(imports)} as well, which is not pushed."
 
 
-def without_paths(tree: Any) -> Any:
+def without_paths(tree: object) -> Any:
     """Copy nested plain data with absolute paths cut to their last part: they name folders of this machine.
 
     A text that is a path becomes its last part. Within a sentence, folders may have spaces in their names, but where a

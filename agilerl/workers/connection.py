@@ -91,9 +91,7 @@ def connect(address: str, cpus: int, allow_insecure: bool = False) -> Cluster:
         with _own_signals():
             ray.init(address=address, **SILENT)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise ConfigError(
-            f"cannot connect to the Ray cluster {address!r}: {first_line(error)}. fix: {_fix()}"
-        ) from None
+        raise ConfigError(f"cannot connect to the cluster {address!r}: {first_line(error)}. fix: {_fix()}") from None
     cluster = Cluster(ray, is_ours=True)
     if not needs_token:
         try:

@@ -239,7 +239,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def serialised(make: Any) -> bytes:
+def serialised(make: object) -> bytes:
     """Serialise what workers are made from; functions and classes that cannot be imported are sent by value.
 
     Raises:

@@ -178,7 +178,7 @@ def _serve(
         os.setsid()
     end_with_parent(parent)
 
-    def send(message: Any) -> None:
+    def send(message: object) -> None:
         try:
             connection.send(("sent", message))
         except OSError:  # the parent is gone

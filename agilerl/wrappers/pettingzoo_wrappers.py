@@ -26,10 +26,10 @@ class PettingZooAutoResetParallelWrapper:
         self.metadata: Mapping[str, Any] = env.metadata
         self.possible_agents: list[str] = list(env.possible_agents)
 
-    @property
-    def agents(self) -> list[str]:
-        """Agents currently in the environment."""
-        return list(self.env.agents)
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # not set yet, e.g. while unpickling
+            raise AttributeError(name)
+        return getattr(self.env, name)
 
     @property
     def num_agents(self) -> int:
@@ -38,11 +38,6 @@ class PettingZooAutoResetParallelWrapper:
     @property
     def max_num_agents(self) -> int:
         return len(self.possible_agents)
-
-    @property
-    def unwrapped(self) -> Any:
-        """The innermost environment."""
-        return self.env.unwrapped
 
     @property
     def state(self) -> Any:
@@ -60,15 +55,3 @@ class PettingZooAutoResetParallelWrapper:
         if all(terminated[agent] or truncated[agent] for agent in terminated):
             obs, infos = self.env.reset()
         return obs, rewards, terminated, truncated, infos
-
-    def observation_space(self, agent: str) -> Any:
-        return self.env.observation_space(agent)
-
-    def action_space(self, agent: str) -> Any:
-        return self.env.action_space(agent)
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()

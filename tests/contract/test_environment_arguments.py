@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[AgileRLError], str]] = {
     "None": (lambda: None, ConfigError, r"no environment is named\. fix: "),
     "number": (lambda: 7, EnvError, r"the environment is int 7; expected an environment or a factory\. fix: gymn"),
     "file": (lambda: "envs/mine.py", EnvError, r"'envs/mine\.py' is a file.* --import envs/mine\.py"),
-    "nothing": (lambda: " ", EnvError, r"the id of the environment is empty\. fix: 'CartPole-v1'"),
+    "nothing": (lambda: " ", EnvError, r"the id of the environment is empty\. fix: one of `agilerl list envs`"),
     "mapping": (lambda: {"id": "CartPole-v1"}, EnvError, r"the environment is dict \{'id': 'CartPole-v1'\}; expected"),
     "space": (lambda: OBS, EnvError, r"the environment is Box Box\(0\.0, 100\.0"),
     "class of something else": (lambda: dict, EnvError, r"dict\(\) returned dict \{\}; expected an environment\. fix:"),

@@ -103,7 +103,7 @@ NUMBERS: dict[str, tuple[Callable[[], Any], type[AgileRLError], str]] = {
     **{
         f"gamma={value!r}": (lambda value=value: MultiStepReplayBuffer(100, gamma=value), ConfigError, message)
         for value in ("a", None, float("nan"), float("inf"), 1.5)
-        for message in (rf"^gamma must be in \[0, 1\] \(discount per step\); got {value!r}\. fix: gamma=0\.99\.$",)
+        for message in (rf"^MultiStepReplayBuffer: gamma must be in \[0, 1\]; got {value!r}\. fix: gamma=0\.99\.$",)
     },
     **{
         f"alpha={value!r}": (lambda value=value: PrioritizedReplayBuffer(100, alpha=value), ConfigError, message)
@@ -112,7 +112,7 @@ NUMBERS: dict[str, tuple[Callable[[], Any], type[AgileRLError], str]] = {
             (-1, "at least 0"),
         )
         for message in (
-            rf"^alpha must be {range_} \(exponent of the priorities\); got {value!r}\. fix: alpha=0\.6\.$",
+            rf"^PrioritizedReplayBuffer: alpha must be {range_}; got {value!r}\. fix: alpha=0\.6\.$",
         )
     },
     **{

@@ -12,9 +12,8 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import agilerl.algorithms.ppo
-import agilerl.collect.rollouts
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
+from agilerl.algorithms.base import on_policy
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.errors import AgileRLWarning
@@ -129,7 +128,7 @@ Learned = list[dict[str, Any]]
 def learned(monkeypatch: pytest.MonkeyPatch) -> Learned:
     """What every rollout was learned from: fields of its valid rows, returns, and log probabilities as of now."""
     found: Learned = []
-    original = agilerl.algorithms.ppo.make_rollout
+    original = on_policy.make_rollout
 
     def spy(learner: Any, group: int, members: Any, buffer: Any, like: Any) -> Any:
         rollout = original(learner, group, members, buffer, like)
@@ -147,8 +146,7 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> Learned:
         found.append(rows)
         return rollout
 
-    for module in (agilerl.algorithms.ppo, agilerl.collect.rollouts):
-        monkeypatch.setattr(module, "make_rollout", spy)
+    monkeypatch.setattr(on_policy, "make_rollout", spy)
     return found
 
 

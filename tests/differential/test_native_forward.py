@@ -29,6 +29,7 @@ from agilerl.algorithms import (
     TD3BC,
     RainbowDQN,
 )
+from agilerl.algorithms.base.observation_statistics import ALONE
 from agilerl.core.tree import map_leaves
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
@@ -213,8 +214,8 @@ def test_greedy_actions_do_not_depend_on_the_cut(name: str) -> None:
         agents = members(kind, space, **more)
         if more.get("normalize_observations"):
             for agent in agents:
-                statistics = agent.running_statistics()
-                statistics.update(1.7 * observations(1, 50)[0].numpy() + 0.3)
+                statistics = agent.observation_statistics.running()
+                statistics.add([{ALONE: 1.7 * observations(1, 50)[0].numpy() + 0.3}])
                 agent.take_statistics(statistics)
         return agents
 

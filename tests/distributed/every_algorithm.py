@@ -113,7 +113,7 @@ def cases(accelerator: Any) -> dict[str, Callable[[], Any]]:
         "MADDPG": lambda: team(accelerator, "MADDPG"),
         "MATD3": lambda: team(accelerator, "MATD3", sum_scores=False),
         "IPPO": lambda: team(accelerator, "IPPO"),
-        "MAPPO": lambda: team(accelerator, "MAPPO"),
+        "MAPPO": lambda: team(accelerator, "MAPPO", hp={"normalize_observations": True}),
         "MAPPO recurrent": lambda: team(accelerator, "MAPPO", net=RECURRENT, hp={"recurrent": True}),
     }
 

@@ -47,9 +47,9 @@ def blocks(page: Path) -> list[tuple[str, str, int]]:
 def smaller(manifest: Manifest) -> Manifest:
     """The same run with a smaller budget; rollouts stay whole."""
     experience, training = find_algorithm(manifest.algorithm.name).experience, manifest.training
-    most = {"max_steps": MAX_STEPS, "evo_steps": MAX_STEPS // 2, "eval_episodes": 1, "confirm_episodes": 1,
-            "elite_rescore_episodes": 0, "learning_delay": 0}  # fmt: skip
-    paths = [f"training.{name}" for name in most if getattr(training, name) > most[name]]
+    most = {"max_steps": MAX_STEPS, "evo_steps": MAX_STEPS // 2, "eval_episodes": 1, "eval_steps": 100,
+            "confirm_episodes": 1, "elite_rescore_episodes": 0, "learning_delay": 0}  # fmt: skip
+    paths = [f"training.{key}" for key in most if (value := getattr(training, key)) is None or value > most[key]]
     changes = {path: most[path.partition(".")[2]] for path in paths if path not in ignored_by(experience.name)}
     if experience.on_policy:
         changes["algorithm.learn_step"] = min(MAX_STEPS // 2, int(manifest.algorithm.hyperparameters["learn_step"]))
@@ -72,6 +72,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         "agilerl.api.run_training", lambda manifest, *asked, **more: train(smaller(manifest), *asked, **more)
     )
     monkeypatch.setattr(TrainingLoop, "__init__", shorter)
+    monkeypatch.setattr("agilerl.cli.training.TEST_EPISODES", 4)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     (tmp_path / "examples").symlink_to(ROOT / "examples")

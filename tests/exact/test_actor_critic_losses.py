@@ -15,7 +15,6 @@ from agilerl.losses.actor_critic import (
     soft_policy_loss,
     soft_value,
     temperature_loss,
-    twin_target,
     weighted_squared_error,
 )
 from agilerl.networks.distributions import masked_logits
@@ -27,11 +26,6 @@ def test_one_step_targets_by_hand() -> None:
     # γ = 0.9; terminated; three steps of γ; a negative value
     reward, discount = T(1, 1, 0.5, 0), T(0.9, 0, 0.729, 0.9)
     assert bootstrap(reward, discount, T(10, 10, 2, -1)).tolist() == pytest.approx([10, 1, 1.958, -0.9])
-
-
-def test_the_twin_target_takes_the_smaller_critic_row_by_row() -> None:
-    got = twin_target(T(1, 1, 0), T(0.5, 0.5, 0), T(4, -2, 9), T(2, 6, 8))
-    assert got.tolist() == [1 + 0.5 * 2, 1 + 0.5 * -2, 0]
 
 
 def test_the_target_action_is_disturbed_within_the_clip_and_the_bounds() -> None:

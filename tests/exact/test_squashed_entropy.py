@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from agilerl.algorithms import PPO
+from agilerl.algorithms.base.policy_actions import as_drawn
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ShapeError
@@ -38,7 +39,7 @@ def batch(mean: float, log_std: float) -> RolloutBatch:
 
 
 def gradient_of(ppo: PPO, raw: torch.Tensor, batch: RolloutBatch, hp: dict[str, torch.Tensor]) -> Any:
-    return policy_gradient(ppo.distribution, ppo._raw(raw), ppo._row(batch.action), batch, hp)
+    return policy_gradient(ppo.distribution, ppo._raw(raw), as_drawn(ppo.action_space, batch.action), batch, hp)
 
 
 @pytest.mark.parametrize(("mean", "log_std"), [(0.3, -0.2), (-1.0, 0.3), (0.0, -1.5)])

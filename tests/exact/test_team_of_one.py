@@ -61,6 +61,8 @@ def weights(agent: Any) -> torch.Tensor:
         (CHOICE, {"action_ent_steps": 20}),
         (BOX, {"lr_schedule": "adaptive", "target_kl": 1e-5}),
         (BOX, {"noise_persistence": 0.9}),
+        (BOX, {"normalize_observations": True}),
+        (CHOICE, {"normalize_observations": True}),
     ],
 )
 def test_a_team_of_one_learns_what_ppo_learns(action: Any, options: dict[str, Any]) -> None:

@@ -167,7 +167,7 @@ def test_a_later_format_is_refused_and_not_called_damaged(
     file = newest(path).path / "manifest.json"
     text = json.dumps({**json.loads(file.read_text().splitlines()[0]), "format": 99})
     file.write_text(f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n")
-    with pytest.raises(RunError, match=r"format 99; this version reads up to 1\. fix: upgrade"):
+    with pytest.raises(RunError, match=r"format 99; expected at most 1\. fix: upgrade"):
         resume(path)
     assert file.exists()
 

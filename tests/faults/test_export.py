@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl.algorithms import BC, CQL, DDPG, DQN, IQL, PPO, SAC, TD3, TD3BC, RainbowDQN
+from agilerl.algorithms.base.observation_statistics import ALONE
 from agilerl.cli import app
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core import tree as trees
@@ -116,8 +117,9 @@ def normalised(agent: Any) -> RSNorm:
 
 
 def with_statistics(agent: PPO) -> PPO:
-    statistics = agent.running_statistics()
-    statistics.update(np.random.default_rng(0).normal([0, 2, 100, 0], [1, 5, 40, 0.1], (500, 4)))
+    statistics = agent.observation_statistics.running()
+    rows = np.random.default_rng(0).normal([0, 2, 100, 0], [1, 5, 40, 0.1], (500, 4))
+    statistics.add([{ALONE: rows}])
     agent.take_statistics(statistics)
     return agent
 
@@ -173,8 +175,8 @@ def test_parts_side_by_side_act_as_the_agent(tmp_path: Path) -> None:
     )
     agent = excite(PPO(space, CHOICE, net_config=NORMED, normalize_observations=True, seed=1))
     obs = sample_observations(space, 500, 5)
-    statistics = agent.running_statistics()
-    statistics.update(agent.encoder_inputs(obs))
+    statistics = agent.observation_statistics.running()
+    statistics.add([agent.encoder_inputs(obs)])
     agent.take_statistics(statistics)
     policy, expected = load(saved(agent, tmp_path)), greedy_actions(agent, obs)
     np.testing.assert_array_equal(policy.act(obs).numpy(), expected)

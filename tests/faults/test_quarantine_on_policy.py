@@ -107,6 +107,6 @@ def test_the_others_end_as_without_it(kind: str, recurrent: bool) -> None:
 @pytest.mark.parametrize("learner", ["fused", "sequential"])
 def test_shared_statistics_take_nothing_from_it(learner: str) -> None:
     _, loop, _ = trained(ACTIONS["Discrete"], True, False, learner, True)
-    sound = [agent.running_statistics() for agent in loop.population]
+    sound = [agent.observation_statistics for agent in loop.population]
     assert {s.count for s in sound} == {64 * 2}
-    assert all(np.isfinite(s.mean).all() and np.isfinite(s.var).all() for s in sound)
+    assert all(np.isfinite(s["mean"]).all() and np.isfinite(s["var"]).all() for s in sound)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agilerl.algorithms.base.transitions import check_discrete_actions, column
 from agilerl.core.transfer import to_device
+from agilerl.core.tree import Tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
@@ -80,10 +81,7 @@ class DiscreteActions(PlainActions):
         choices, owner = choices_of(agent), f"{agent.algo}.learn"
         wanted = (count, *choices.shape)
         if choices.shape and action.numel() != int(np.prod(wanted)):
-            raise ShapeError(
-                f"{owner} got actions of shape {tuple(action.shape)}; expected {wanted}. "
-                "fix: store what get_action returned."
-            )
+            raise ShapeError(f"{owner} got actions of shape {tuple(action.shape)}; expected {wanted}. fix: get_action.")
         if not choices.shape:
             number = super().prepare(agent, action - choices.start[0], count)
         else:
@@ -91,9 +89,7 @@ class DiscreteActions(PlainActions):
             low, high = np.array(choices.start), np.array(choices.start) + np.array(choices.sizes)
             flat = parts.reshape(count, -1)
             if ((flat < low) | (flat >= high) | (flat != np.floor(flat))).any():
-                raise ShapeError(
-                    f"{owner} got actions outside of {agent.action_space}. fix: store what get_action returned."
-                )
+                raise ShapeError(f"{owner} got actions outside {agent.action_space}. fix: what get_action returned.")
             number = torch.from_numpy(choices.encode(parts)).to(action.device)
         check_discrete_actions(number, choices.count, owner)
         return number
@@ -138,10 +134,7 @@ class NormalizedBoxActions(PlainActions):
             )
         values = np.asarray(action, np.float64).reshape(-1, size)
         if not np.isfinite(values).all():
-            raise ShapeError(
-                f"{int((~np.isfinite(values)).any(-1).sum())} of {len(values)} actions are not finite. "
-                "fix: finite ones."
-            )
+            raise ShapeError(f"{int((~np.isfinite(values)).any(-1).sum())} actions are not finite. fix: finite ones.")
         low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
         width, (lowest, highest) = high - low, raw_bounds(agent.policy_module())
         rounding = ROUNDING * np.maximum(width, 1.0)
@@ -196,13 +189,13 @@ def masked_argmax(outputs: Tensor, mask: Mask = None) -> np.ndarray:
     return outputs.max(-1).indices.cpu().numpy()  # faster than argmax on a transposed view
 
 
-def legal_joint_actions(agent: Actor, mask: Any, lanes: int) -> np.ndarray | None:
+def legal_joint_actions(agent: Actor, mask: np.ndarray | None, lanes: int) -> np.ndarray | None:
     """Convert a caller's mask, single or [E, ...], to joint-action masks [E, A]; None stays None."""
     legal = legal_actions(agent, mask, lanes)
     return None if legal is None else choices_of(agent).legal(legal)
 
 
-def seen_with_mask(agent: Any, obs: Any, mask: Any, *, warns: bool = True) -> tuple[Any, Any]:
+def seen_with_mask(agent: Any, obs: Any, mask: Tree | None, *, warns: bool = True) -> tuple[Any, Any]:
     """Return the agent's observations and the action mask: the given one, else the one in the observations.
 
     Args:
@@ -226,7 +219,7 @@ def expect_mask(agent: Any, mask: Any) -> None:
         )
 
 
-def legal_actions(agent: Any, mask: Any, lanes: int) -> np.ndarray | None:
+def legal_actions(agent: Any, mask: Tree | None, lanes: int) -> np.ndarray | None:
     """Convert a caller's `action_mask` to [E, W] bool, the canonical form of `envs.masks`; None stays None.
 
     Args:
@@ -249,7 +242,7 @@ def legal_actions(agent: Any, mask: Any, lanes: int) -> np.ndarray | None:
 
 
 def ornstein_uhlenbeck(
-    start: np.ndarray, numbers: np.ndarray, mean: Any, theta: float, std: Any, dt: float
+    start: np.ndarray, numbers: np.ndarray, mean: float | np.ndarray, theta: float, std: float | np.ndarray, dt: float
 ) -> np.ndarray:
     """x_{t+1} = x_t + θ(μ − x_t)·dt + σ·√dt·ε_t: the process of Uhlenbeck and Ornstein (1930), by Euler's method.
 
@@ -271,10 +264,9 @@ def ornstein_uhlenbeck(
     return path
 
 
-def gaussian(numbers: np.ndarray, mean: Any, std: Any) -> np.ndarray:
+def gaussian(numbers: np.ndarray, mean: float | np.ndarray, std: float | np.ndarray) -> np.ndarray:
     """μ + σ·ε, independent in every vector step: numbers [..., A] standard normal; mean, std numbers or [A]."""
-    noise: np.ndarray = np.asarray(mean) + np.asarray(std) * numbers
-    return noise
+    return np.asarray(np.asarray(mean) + np.asarray(std) * numbers)
 
 
 def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) -> np.ndarray:
@@ -282,9 +274,7 @@ def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) ->
     numbers = rng.standard_normal((steps, lanes, agent.action_size))
     if not agent.O_U_noise:
         return gaussian(numbers, agent.mean_noise, agent.expl_noise)
-    state = np.asarray(agent.noise_state)
-    if len(state) != lanes:
-        state = np.zeros((lanes, agent.action_size))
+    state = agent.noise_state if len(agent.noise_state) == lanes else np.zeros((lanes, agent.action_size))
     path = ornstein_uhlenbeck(state, numbers, agent.mean_noise, agent.theta, agent.expl_noise, agent.dt)
     agent.noise_state = path[-1].copy()
     return path

@@ -81,17 +81,6 @@ def adapted(agent: Any) -> AdaptedAgent:
 # --- declared experience ----------------------------------------------------------------------------------------------
 
 
-def declares_on_policy(agent: Any) -> bool:
-    """Whether the agent declares itself on-policy."""
-    experience = adapted(agent).experience
-    return experience is not None and bool(experience.on_policy)
-
-
-def needs_both_memories(agent: Any) -> bool:
-    """Whether it learns from paired one-step and n-step transitions."""
-    return bool(adapted(agent).combined_reward)
-
-
 def counted_in(agent: Any) -> str:
     """Return the unit of its steps: environment steps by default."""
     experience = adapted(agent).experience

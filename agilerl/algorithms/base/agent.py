@@ -6,7 +6,7 @@ See `registry` for registration, `predict` for acting outside of training.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -44,13 +44,14 @@ from agilerl.algorithms.base.registry import (
     resolve,
 )
 from agilerl.core import foreign
-from agilerl.core.checkpoint import load_tree, save_tree
+from agilerl.core.checkpoint import load_tree
 from agilerl.core.hostile import malformed
 from agilerl.core.rng import restored_generator
 from agilerl.core.signatures import construct_without_repeats, constructor_arguments, taken_by, takes_any_name
 from agilerl.core.spaces import short_form, space_from_json
 from agilerl.core.texts import as_dict, number
-from agilerl.core.tree import map_leaves
+from agilerl.core.transfer import as_device
+from agilerl.core.tree import Tree, map_leaves
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import Recipe
 from agilerl.errors import AlgorithmError, ConfigError, RegistryError, RunError, ShapeError
@@ -58,7 +59,6 @@ from agilerl.hpo.effects import MutationRecord, reads_actions
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
 from agilerl.networks.specs import check_sizes
-from agilerl.telemetry.evaluation import Evaluation
 
 CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
 ELSEWHERE = (*CACHES, "accelerator")  # rebuilt, or not owned by the agent
@@ -69,15 +69,9 @@ _PLAIN = frozenset({int, float, bool, str, NoneType, list, tuple, dict, np.ndarr
 
 
 def check_device(device: str | torch.device) -> str | torch.device:
-    """Return `device` unchanged.
-
-    Raises:
-        ConfigError: a CUDA device was requested, but none is available.
-    """
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device={str(device)!r} needs CUDA, and this PyTorch finds no CUDA device. fix: device='cpu'."
-        )
+    """Return `device` unchanged; ConfigError for a CUDA device where none is available."""
+    if as_device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={str(device)!r} needs CUDA, and PyTorch finds no device. fix: device='cpu'.")
     return device
 
 
@@ -166,7 +160,7 @@ class EvolvableAlgorithm(Predicting):
         object.__setattr__(self, "registry", MutationRegistry())
         return self
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if type(value) in _PLAIN and name not in self.registry.watched:
             object.__setattr__(self, name, value)
         else:
@@ -175,12 +169,13 @@ class EvolvableAlgorithm(Predicting):
     def __init__(
         self,
         index: int = 0,
-        hp_config: HyperparameterConfig | None = None,
+        hp_config: HyperparameterConfig | Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         torch_compiler: str | None = None,
         name: str | None = None,
     ) -> None:
+        hp_config = HyperparameterConfig(**hp_config) if isinstance(hp_config, Mapping) else hp_config
         check_mutable(type(self), hp_config.config if hp_config is not None else {})
         self.registry.hp_config = hp_config.copy() if hp_config is not None else HyperparameterConfig()
         self.index = index
@@ -396,7 +391,7 @@ class EvolvableAlgorithm(Predicting):
         """Return the actions [B, ...] in `probe_observations`, as learned from; None unless a network reads actions."""
         return None if self._taken is None else self._taken[:count]
 
-    def remember_observations(self, observations: Any, actions: Tensor | None = None) -> None:
+    def remember_observations(self, observations: Tree, actions: Tensor | None = None) -> None:
         """Store observations [B, ...] (nested for Dict and Tuple spaces) for `probe_observations`, and the actions
         [B, ...] taken in them for `probe_actions`, if a network reads actions."""
         self._observations = map_leaves(lambda x: x.detach(), observations)
@@ -415,37 +410,17 @@ class EvolvableAlgorithm(Predicting):
 
     get_action.is_missing = True  # type: ignore[attr-defined]
 
-    def learn(self, experiences: Any) -> Any:
+    def learn(self, experiences: Mapping[str, Any] | Sequence[Any]) -> Any:
         """Perform one update; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement learn(experiences) -> loss")
 
     learn.is_missing = True  # type: ignore[attr-defined]
 
-    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+    def test(self, env: foreign.Env, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Return the mean return of evaluation episodes; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement test(env, max_steps=, loop=) -> float")
 
     test.is_missing = True  # type: ignore[attr-defined]
-
-    def evaluate(
-        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-    ) -> Evaluation:
-        """Run greedy episodes and summarise their returns; neither `fitness` nor training is affected.
-
-        Args:
-            episodes: number of episodes. seed: seed of the episodes; None uses the agent's held-out stream, so that two
-                calls play the same episodes.
-            env: anything that trains; None creates the agent's training environment.
-            max_steps: truncate episodes after this many steps and count the return so far. None uses the limit of
-                training: `training.eval_steps`, else the environment's own limit, else a default that is reported when
-                it truncates an episode.
-
-        Raises:
-            EnvError: no environment is given and none is known.
-        """
-        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
-
-        return evaluate(self, episodes, seed, env, max_steps)
 
     def clean_up(self) -> None:
         """Release resources held outside the agent's attributes; a no-op here."""
@@ -606,20 +581,10 @@ class EvolvableAlgorithm(Predicting):
                 state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and is_part(v)})
         return {name: value for name, value in self.__dict__.items() if name not in CACHES}
 
-    def save_checkpoint(self, path: str | Path) -> None:
-        """Save the agent atomically to one file: safetensors with a JSON manifest in its header, no pickle."""
-        save_tree(path, self.state())
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Load a file of `save_checkpoint` in place. The agent stays on its device.
-
-        Raises:
-            ValueError: the file belongs to an algorithm with another registry.
-        """
-        self.load_state(load_tree(path), str(path))
-
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
+    def load(
+        cls, path: str | Path, device: str | torch.device = "cpu", accelerator: foreign.Accelerator | None = None
+    ) -> Self:
         """Load an agent from a file of `save_checkpoint`, including architecture, hyperparameters and spaces.
 
         A wrapped agent is loaded with its wrapper.
@@ -651,13 +616,17 @@ class EvolvableAlgorithm(Predicting):
         return agent
 
     @classmethod
-    def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
+    def _blank(
+        cls, state: Mapping[str, Any], device: str | torch.device, accelerator: foreign.Accelerator | None
+    ) -> Self:
         """Create an agent for `load_state(state)`; overridden if the file lacks required constructor arguments."""
         agent: Self = construct_without_repeats(cls, (), cls._blank_arguments(state, device, accelerator))
         return agent
 
     @classmethod
-    def _blank_arguments(cls, saved: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> dict[str, Any]:
+    def _blank_arguments(
+        cls, saved: Mapping[str, Any], device: str | torch.device, accelerator: foreign.Accelerator | None
+    ) -> dict[str, Any]:
         """Return constructor arguments of `cls` for an agent that `load_state(saved)` then fills.
 
         Spaces, and required arguments that are attributes of the agent, come from the file. Of the optional arguments

@@ -35,7 +35,7 @@ from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.algorithms.base.transitions import as_tensor, check_observation_space, column, sampled_observations
 from agilerl.components.running import RunningMeanStd
-from agilerl.core import tree
+from agilerl.core import foreign, tree
 from agilerl.core.ranges import Count, Positive, StepsPerUpdate
 from agilerl.core.spaces import nested
 from agilerl.engine.modules import raw_output
@@ -116,7 +116,7 @@ class NeuralBandit(RLAlgorithm):
         mut: str | None = None,
         actor_network: EvolvableModule | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         wrap: bool = True,
         *,
         seed: int | None = None,
@@ -196,7 +196,7 @@ class NeuralBandit(RLAlgorithm):
         return super().learn_batch(batch, plain)
 
     @torch.no_grad()
-    def rescale(self, contexts: Any, rounds: int, ranks: Ranks = ONE) -> None:
+    def rescale(self, contexts: tree.Tree, rounds: int, ranks: Ranks = ONE) -> None:
         """Normalise inputs by the statistics of contexts [R, *context] of chosen arms, and forget the design matrix.
 
         No-op for features that are near mean 0 and deviation 1, for images and for modules of the script. A constant
@@ -277,7 +277,9 @@ class NeuralBandit(RLAlgorithm):
         self.rounds += arms.size
         return arms
 
-    def get_action(self, obs: Any, action_mask: Any = None, training: bool | None = None, **kwargs: Any) -> Any:
+    def get_action(
+        self, obs: tree.Tree, action_mask: tree.Tree | None = None, training: bool | None = None, **kwargs: Any
+    ) -> Any:
         """Choose arms: exploring in training, and counting the choices; greedy outside of it.
 
         Args:
@@ -304,21 +306,21 @@ class NeuralBandit(RLAlgorithm):
         arms = self.environment_action(arms)
         return int(arms[0]) if is_one else arms
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _greedy(self, obs: tree.Tree, mask: Mask = None) -> np.ndarray:
         arms: np.ndarray = self.get_action(obs, mask, training=False)
         return arms
 
     def policy_program(self, network: Callable[[str], Any]) -> Any:
         run, arms = super().policy_program(network), self.arms
 
-        def program(x: Any) -> Tensor:
+        def program(x: tree.Tree) -> Tensor:
             """Map prepared contexts [N, E, A, d] to outputs [N, E, A, 1 + m]."""
             outputs: Tensor = run(tree.map_leaves(lambda leaf: leaf.flatten(1, 2), x))
             return outputs.reshape(tree.count_rows(x), -1, arms, outputs.shape[-1])
 
         return program
 
-    def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
+    def policy_output(self, obs: tree.Tree, noisy: bool = False) -> Tensor:
         """Return (f, h) [E, A, 1 + m] for contexts [E, A, *context]."""
 
         def flat(space: Any, leaf: Any) -> Tensor:
@@ -356,7 +358,7 @@ class NeuralBandit(RLAlgorithm):
         return bool(self._is_stale)
 
     @torch.no_grad()
-    def rebuild_design(self, contexts: Any) -> None:
+    def rebuild_design(self, contexts: tree.Tree | None) -> None:
         """Rebuild the design matrix from the contexts [R, *context] of chosen arms, with the present gradients.
         None: no arm was chosen."""
         gradients = self._no_gradients()
@@ -369,7 +371,7 @@ class NeuralBandit(RLAlgorithm):
 
     def test(
         self,
-        env: Any,
+        env: foreign.Env,
         swap_channels: bool = False,
         max_steps: int | None = ROUNDS_OF_EPISODE,
         loop: int = 1,
@@ -385,7 +387,7 @@ class NeuralBandit(RLAlgorithm):
         return super().test(env, swap_channels, max_steps, loop, **more)
 
     def evaluate(
-        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+        self, episodes: int = 100, seed: int | None = None, env: foreign.Env | None = None, max_steps: int | None = None
     ) -> Evaluation:
         """Play greedy episodes; see `RLAlgorithm.evaluate`. `env` may be a `BanditEnv`."""
         env = rounds_of(env, max_steps or ROUNDS_OF_EPISODE) if is_bandit(env) else env

@@ -14,8 +14,9 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup, lend
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import constructor_arguments
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.modules.base import EvolvableModule
+from agilerl.modules.configs import NetConfig
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.encoders import asks_for_memory
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 
-def check_network(name: str, network: Any) -> EvolvableModule:
+def check_network(name: str, network: object) -> EvolvableModule:
     """Return the network if it is evolvable.
 
     Raises:
@@ -38,22 +39,6 @@ def check_network(name: str, network: Any) -> EvolvableModule:
             fix = "MakeEvolvable(network), of agilerl.wrappers.make_evolvable; or " + fix
         raise TypeError(f"{name!r} must be an EvolvableModule; got {type(network).__name__}. fix: {fix}")
     return network
-
-
-def initial_std(action_std_init: float, algo: str) -> float:
-    """Return the standard deviation for the argument `action_std_init`; 0.0 maps to 1.0 with a warning.
-
-    The published argument is a logarithm with default 0.0; a policy cannot have a standard deviation of 0.
-    """
-    if action_std_init != 0:
-        return action_std_init
-    warn_once(
-        "action_std_init",
-        f"{algo}(action_std_init=0.0) is taken as published, a logarithm: the standard deviation is 1.0. "
-        "fix: action_std_init=1.0.",
-        stacklevel=4,
-    )
-    return 1.0
 
 
 ALWAYS = {
@@ -90,7 +75,7 @@ def _remembering(agent: EvolvableAlgorithm) -> str:
     return " or ".join(f"{name}(recurrent=True)" for name in with_memory(hasattr(agent, "agent_ids")))
 
 
-def network_config(agent: RLAlgorithm, config: Any) -> Any:
+def network_config(agent: RLAlgorithm, config: Mapping[str, Any] | NetConfig | None) -> Any:
     """Return `net_config` without published keys that already hold.
 
     Raises:
@@ -110,10 +95,7 @@ def network_config(agent: RLAlgorithm, config: Any) -> Any:
     for place in places:
         if place.pop("use_hidden_state", remembers) not in (remembers, None):
             fix = "recurrent=False" if remembers else _remembering(agent)
-            raise ConfigError(
-                f"net_config: use_hidden_state contradicts {agent.algo} with recurrent={remembers}. fix: {fix}; or "
-                "leave it out."
-            )
+            raise ConfigError(f"use_hidden_state contradicts recurrent={remembers}. fix: {fix}, or leave it out.")
     check_memory(agent, asks_for_memory(options), "net_config")
     return {**options, "encoder_config": places[1]} if len(places) > 1 else options
 
@@ -144,9 +126,7 @@ def build(
                 "rows both get the same inputs. fix: build them with the same value."
             )
         if isinstance(given, EvolvableNetwork) and given.encoder_source is not None and not agent.share_encoders:
-            raise AlgorithmError(
-                f"{agent.algo}: {name} reads the features of another network. fix: share_encoders=True."
-            )
+            raise AlgorithmError(f"{agent.algo}: {name} reads another network's features. fix: share_encoders=True.")
         check_memory(agent, isinstance(given, EvolvableNetwork) and given.recurrent, name)
         return check_network(name, given)
     seed = agent.seed if number == 0 else int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
@@ -156,12 +136,7 @@ def build(
         more |= {**stand_in(policy), "simba": False, "recurrent": False}
     if "action_space" in constructor_arguments(cls):  # state values take no actions
         more["action_space"] = agent.action_space
-    network = cls(
-        agent.network_space,
-        device=agent.device,
-        random_seed=seed,
-        **{**arguments, **more},
-    )
+    network = cls(agent.network_space, device=agent.device, random_seed=seed, **{**arguments, **more})
     if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
         network.share_encoder(policy)
     return network
@@ -173,9 +148,7 @@ def twin_critics(
     """Return two critics with independent weights: the given ones, or instances of `cls`."""
     pair = [None, None] if given is None else list(given)
     if len(pair) != 2:
-        raise AlgorithmError(
-            f"{agent.algo}: critic_networks must hold two critics; got {len(pair)}. fix: [critic, critic.clone()]."
-        )
+        raise AlgorithmError(f"{agent.algo}: critic_networks must be two; got {len(pair)}. fix: [critic, its clone].")
     first, second = (build(agent, cls, network, "critic_networks", i + 1, drop) for i, network in enumerate(pair))
     return first, second
 
@@ -222,7 +195,7 @@ def register_network(
     agent.register_network_group(NetworkGroup(network, shadow, policy=policy))
 
 
-def _without_head_keys(config: Any, drop: tuple[str, ...]) -> Any:
+def _without_head_keys(config: Mapping[str, Any] | NetConfig | None, drop: tuple[str, ...]) -> Any:
     """Return `net_config` without some head keys: a critic has no output activation and no squashed output."""
     if not isinstance(config, Mapping):
         return config

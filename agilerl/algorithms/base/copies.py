@@ -77,7 +77,7 @@ def read_spec(spec: Any) -> Any:
     return type(spec)(map(read_spec, spec)) if type(spec) in (list, tuple) else spec
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Whether the value consists of numbers, strings, tensors and arrays in lists, tuples and string-keyed dicts."""
     if isinstance(value, list | tuple):
         return all(is_plain(v) for v in value)
@@ -99,7 +99,7 @@ def with_keys(state: Mapping[str, Any], kind: type) -> dict[str, Any]:
 # --- run state: private attributes, generators, modes --------------------------------------------------------------
 
 
-def is_stateful(value: Any) -> bool:
+def is_stateful(value: object) -> bool:
     if isinstance(value, (nn.Module, OptimizerWrapper, type)):
         return False
     return all(callable(getattr(value, name, None)) for name in ("state", "load_state"))
@@ -129,7 +129,7 @@ def load_module_state(network: EvolvableModule, state: Mapping[str, Any]) -> Non
         module._disabled = {MutationType[name] for name in disabled}
 
 
-def on_device(value: Any, device: str | torch.device) -> Any:
+def on_device(value: object, device: str | torch.device) -> Any:
     """Move all tensors in a value to `device`."""
     if isinstance(value, Tensor):
         return value.to(device)

@@ -14,35 +14,29 @@ import inspect
 import math
 import types
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from agilerl.core.ranges import Range, check, without_none
-from agilerl.core.signatures import constructor_signature, constructors, takes_any_name
-from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, RegistryError, nearest, unknown_name
+from agilerl.core.signatures import (
+    bind,
+    constructor_signature,
+    constructors,
+    hints_of,
+    is_ours,
+    is_simple,
+    takes_any_name,
+)
+from agilerl.errors import AlgorithmError, ConfigError, RegistryError, nearest, unknown_choice
 
 _PUBLISHED: Any = object()
 OLD_ARGUMENTS = {  # constructor arguments before 2.0
-    "state_dim": "observation_space",
-    "action_dim": "action_space",
-    "one_hot": "observation_space (a Discrete is one-hot encoded)",
-    "state_dims": "observation_spaces",
-    "action_dims": "action_spaces",
-    "n_agents": "agent_ids",
-    "discrete_actions": "action_spaces",
-    "min_action": "action_space (its low)",
+    "state_dim": "observation_space", "action_dim": "action_space", "state_dims": "observation_spaces",
+    "action_dims": "action_spaces", "one_hot": "observation_space (a Discrete is one-hot encoded)",
+    "n_agents": "agent_ids", "discrete_actions": "action_spaces", "min_action": "action_space (its low)",
     "max_action": "action_space (its high)",
-}
-
-SYNONYMS: dict[str, tuple[str, ...]] = {  # argument names in other libraries, the most common first
-    "learning_rate": ("lr", "lr_actor", "lr_critic"),
-    "train_freq": ("learn_step",),
-    "n_steps": ("learn_step",),
-    "n_epochs": ("update_epochs",),
-    "clip_range": ("clip_coef",),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,8 +84,9 @@ class Declared:
 
 
 def hp(
-    manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None, fixed: str = "", published: Any = _PUBLISHED
-) -> Declared:
+    manifest: object = _PUBLISHED, because: str = "", *, values: object = None, fixed: str = "",
+    published: object = _PUBLISHED,
+) -> Declared:  # fmt: skip
     """Mark an argument of an algorithm's constructor as a hyperparameter that manifests may name.
 
     Args:
@@ -140,8 +135,11 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
     signature = constructor_signature(cls)
     hints: dict[str, Any] = {}
     repeated: set[str] = set()
+    plain: set[str] = set()
     for constructor in reversed(constructors(cls)):
-        constructor_hints = _hints(constructor)
+        constructor_hints = hints_of(constructor)
+        if is_ours(constructor):
+            plain |= {name for name, hint in constructor_hints.items() if is_simple(hint)}
         for name in inspect.signature(constructor).parameters:
             if name in hints and not _is_declared(constructor_hints.get(name)):
                 repeated.add(name)
@@ -160,25 +158,12 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
             annotations = tuple(item for item in rest if not isinstance(item, Declared) or item.fixed)
             annotated = Annotated[(base, *annotations)] if annotations else base
             values = annotated if mark.values is None else mark.values
-        if mark is not None or _is_declared(values):
+        if mark is not None or _is_declared(values) or name in plain:
             arguments[name] = values, parameter.default, mark
     return signature, arguments
 
 
-def _hints(constructor: Any) -> dict[str, Any]:
-    """Return the types of a constructor's arguments, without those whose names exist for type checkers alone."""
-    try:
-        return get_type_hints(constructor, include_extras=True)
-    except NameError:
-        scope = inspect.unwrap(constructor).__globals__
-        hints: dict[str, Any] = {}
-        for name, written in constructor.__annotations__.items():
-            with suppress(NameError):
-                hints |= get_type_hints(types.SimpleNamespace(__annotations__={name: written}), scope, None, True)
-        return hints
-
-
-def _is_declared(hint: Any) -> bool:
+def _is_declared(hint: object) -> bool:
     """Whether a type has a range or a mark."""
     return any(get_origin(kind) is Annotated for kind in (hint, without_none(hint)[0]))
 
@@ -204,47 +189,20 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     key: Any = cls
     signature, ranges = _arguments(key)
-    unknown = (
-        [] if takes_any_name(signature.parameters) else [name for name in kwargs if name not in signature.parameters]
-    )
-    old = [name for name in unknown if name in OLD_ARGUMENTS]
-    if old:
+    old = [name for name in kwargs if name in OLD_ARGUMENTS and name not in signature.parameters]
+    if old and not takes_any_name(signature.parameters):
         instead = ", ".join(f"{name} is now {OLD_ARGUMENTS[name]}" for name in old)
-        raise AlgorithmError(
-            f"{cls.__name__} takes spaces in place of sizes: {instead}. fix: {cls.__name__}("
-            f"{', '.join(list(signature.parameters)[1:3])}, ...)."
-        )
-    if unknown:
-        raise ArgumentError(_unexpected(cls.__name__, unknown, list(signature.parameters)[1:]))
-    try:
-        arguments = signature.bind_partial(None, *args, **kwargs).arguments
-    except TypeError as error:  # too many, or a duplicate
-        raise ArgumentError(
-            f"{cls.__name__} got {error}. fix: arguments by name, of: {', '.join(list(signature.parameters)[1:])}."
-        ) from None
+        raise AlgorithmError(f"{cls.__name__} takes spaces in place of sizes: {instead}. fix: the new names.")
+    arguments = bind(cls.__name__, signature, (None, *args), kwargs)
     for name, (values, published, mark) in ranges.items():
         if name in arguments and not (name in key.arguments_by_agent and isinstance(arguments[name], Mapping)):
             is_option = mark is not None and mark.published is not _PUBLISHED and mark.values is None
             if is_option and get_origin(values) is Literal and arguments[name] not in get_args(values):
-                raise ConfigError(unknown_name(name, str(arguments[name]), get_args(values)))
-            _check(cls, name, arguments[name], values, published)
+                raise ConfigError(unknown_choice(name, str(arguments[name]), get_args(values)))
+            _check(cls, name, arguments[name], values, published, arrays=mark is not None and mark.values is not None)
 
 
-def _unexpected(algo: str, unknown: Sequence[str], names: Sequence[str]) -> str:
-    """Build the message for unknown arguments: each with the nearest name, or all names."""
-    words = {word: [name for name in meant if name in names] for word, meant in SYNONYMS.items()}
-    close: dict[str, list[str]] = {}
-    for name in unknown:
-        best = [name] if words.get(name) else nearest(name, [*names, *(word for word in words if words[word])], limit=1)
-        close[name] = [meant for word in best for meant in words.get(word, [word])]
-    hints = [f"{name}: did you mean {' or '.join(meant)}?" for name, meant in close.items() if meant]
-    listed = "" if all(close.values()) else f"; known: {', '.join(names)}"
-    fix = "that name" if len(hints) == len(unknown) else "leave it out, or use a known name"
-    what = f"{algo} got an unexpected argument {', '.join(map(repr, unknown))}{listed}."
-    return " ".join([what, *hints, f"fix: {fix}."])
-
-
-def check_value(cls: type, name: str, value: Any) -> Any:
+def check_value(cls: type, name: str, value: object) -> Any:
     """Return the value of a numeric hyperparameter in its declared type.
 
     Raises:
@@ -277,7 +235,7 @@ def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:
     valid_names = [name for name, each in hyperparameters(cls).items() if each.is_number]
     inherited = {name: value for parent in reversed(cls.__mro__) for name, value in vars(parent).items()}
     for name, limits in ranges.items():
-        if name not in valid_names and _is_ours(key.__init__) and not isinstance(inherited.get(name), int | float):
+        if name not in valid_names and is_ours(key.__init__) and not isinstance(inherited.get(name), int | float):
             close = nearest(name, valid_names, limit=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise RegistryError(
@@ -294,18 +252,12 @@ def _declared_range(cls: type, name: str) -> Any:
     arguments."""
     constructors: list[Any] = [c for c in cls.__mro__ if "__init__" in vars(c)]
     for one in constructors:
-        if (one is constructors[0] or _is_ours(one.__init__)) and name in (arguments := _arguments(one)[1]):
+        if (one is constructors[0] or is_ours(one.__init__)) and name in (arguments := _arguments(one)[1]):
             return arguments[name][0]
     return None
 
 
-def _is_ours(constructor: Any) -> bool:
-    """Whether the constructor belongs to this package."""
-    package = __name__.partition(".")[0]
-    return inspect.isfunction(constructor) and str(constructor.__module__).partition(".")[0] == package
-
-
-def outside(values: Any, limits: Any) -> str | None:
+def outside(values: object, limits: Any) -> str | None:
     """Return which limit lies outside of the declared range, or why the number is fixed, and the fix; None if it fits.
 
     Args:
@@ -327,11 +279,11 @@ def outside(values: Any, limits: Any) -> str | None:
     return None
 
 
-def _metadata(kind: Any) -> tuple[Any, ...]:
+def _metadata(kind: object) -> tuple[Any, ...]:
     """Return the annotations of a type; empty for a plain one."""
     return tuple(get_args(kind)[1:]) if get_origin(kind) is Annotated else ()
 
 
-def _check(cls: type, name: str, value: Any, values: Any, usual: Any) -> None:
-    if Range.of(values) is not None:
-        check(f"{cls.__name__}: {name}", value, values, usual, AlgorithmError, arrays=True)
+def _check(cls: type, name: str, value: object, values: object, usual: object, *, arrays: bool = True) -> None:
+    if Range.of(values) is not None or is_simple(values):
+        check(f"{cls.__name__}: {name}", value, values, usual, AlgorithmError, arrays=arrays)

@@ -54,7 +54,7 @@ class EvaluatedIn:
         self.env, self.eval_steps, self.training, self.workers = env, eval_steps, training, dict(workers or {})
 
     @classmethod
-    def of(cls, manifest: Any, env: Any = None) -> EvaluatedIn:
+    def of(cls, manifest: Any, env: foreign.EnvLike = None) -> EvaluatedIn:
         """Create from a run's manifest; `env` is the environment passed by the user, if any."""
         training, environment = manifest.training, manifest.environment
         vector_steps = training.evo_steps // environment.num_envs
@@ -121,8 +121,9 @@ def run_test(
 
 
 def evaluate(
-    agent: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-) -> Evaluation:
+    agent: Any, episodes: int = 100, seed: int | None = None, env: foreign.Env | None = None,
+    max_steps: int | None = None,
+) -> Evaluation:  # fmt: skip
     """Implement `RLAlgorithm.evaluate` for any agent."""
     episodes = whole(episodes, f"{agent.algo}.evaluate: episodes", fix="episodes=100")
     check(f"{agent.algo}.evaluate: max_steps", max_steps, Count | None, None, unit="steps per episode")
@@ -161,7 +162,7 @@ def evaluate(
     return Evaluation.from_returns(result.returns[0].tolist())
 
 
-def _made(agent: Any, env: Any, seed: int, num_envs: int, **kwargs: Any) -> Any:
+def _made(agent: foreign.Agent, env: foreign.EnvLike, seed: int, num_envs: int, **kwargs: Any) -> Any:
     """Create environments from an id or a factory, for a single agent or several."""
     vector: Any
     with isolated(seed):

@@ -2,65 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
 
 from agilerl.components.running import RunningMeanStd
+from agilerl.core.tree import Tree, leaves
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.ranks import ONE, Ranks
 
 EPSILON = 1e-8  # added to variances where observations are scaled
+ALONE = ""  # name of the statistics of an agent without groups
+Readers = Sequence[tuple[EvolvableNetwork, Sequence[str]]]
+"""Networks, policies first, and the names of the statistics of their inputs, part by part."""
+
+
+class RunningStatistics(dict[str, RunningMeanStd]):
+    """Statistics by group of agents that can be updated."""
+
+    def add(self, sources: Sequence[Mapping[str, np.ndarray]], ranks: Ranks = ONE) -> None:
+        """Add rows [B, I] by group, of several sources and of all ranks."""
+        for name in sources[0]:
+            rows = np.concatenate([source[name] for source in sources])
+            shape = rows.shape[1:]
+            self.setdefault(name, RunningMeanStd(shape, EPSILON)).update_over(ranks, rows, shape)
 
 
 class ObservationStatistics(dict[str, Any]):
     """Mean, variance and count of the observations learned from so far; empty before the first rollout.
 
-    A dictionary of `mean` [I], `var` [I] and `count`, the form in checkpoints. It is replaced, never modified. Members
-    of a population and ranks update `running()`, and all of them adopt the same result (`of`, `normalise`).
+    A dictionary of `mean` [I], `var` [I] and `count`, by group for teams, the form in checkpoints. It is replaced,
+    never modified. Members of a population and ranks update `running()`, and all of them adopt the same result (`of`,
+    `normalise`).
     """
 
     @staticmethod
-    def rows(network: EvolvableNetwork, obs: Any) -> np.ndarray:
+    def rows(network: EvolvableNetwork, obs: Tree) -> np.ndarray:
         """Return observations [..., ...] as float64 rows [B, I] of encoder inputs, which the statistics describe."""
         with torch.no_grad():
-            inputs = network.encoder_input(obs)
-        return inputs.flatten(0, -2).double().cpu().numpy()
+            parts = zip(leaves(network.encoder_input(obs)), network.vector_widths, strict=True)
+        return torch.cat([x.flatten(0, -2) for x, width in parts if width], -1).double().cpu().numpy()
 
-    def running(self) -> RunningMeanStd:
+    def by_group(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the statistics by name, `ALONE` for an agent without groups."""
+        return self if isinstance(self.get("mean", {}), Mapping) else {ALONE: self}
+
+    @property
+    def count(self) -> int:
+        """Rows of all groups."""
+        return sum(entries["count"] for entries in self.by_group().values())
+
+    def running(self) -> RunningStatistics:
         """Return statistics that can be updated with further observations."""
-        statistics = RunningMeanStd(epsilon=EPSILON)
-        if self:
-            statistics.load_state({**self, "epsilon": EPSILON})
-        return statistics
+        running = RunningStatistics()
+        for name, entries in self.by_group().items():
+            running[name] = RunningMeanStd()
+            running[name].load_state({**entries, "epsilon": EPSILON})
+        return running
 
     @classmethod
-    def of(cls, statistics: RunningMeanStd) -> Self:
+    def of(cls, running: RunningStatistics) -> Self:
         """Create from running statistics, after an update or a merge over ranks."""
-        state = statistics.state()
-        return cls({name: state[name] for name in ("mean", "var", "count")})
+        states = {name: statistics.state() for name, statistics in running.items()}
+        entries = {name: {key: state[key] for key in ("mean", "var", "count")} for name, state in states.items()}
+        return cls(entries.get(ALONE, entries))
 
-    def normalise(self, networks: Sequence[EvolvableNetwork]) -> None:
+    def normalise(self, readers: Readers) -> None:
         """Set these statistics in networks that normalise observations."""
-        for network in networks:
-            network.set_observation_statistics(self["mean"], self["var"])
+        by_group = self.by_group()
+        for network, names in readers if by_group else ():
+            mean, var = (np.concatenate([by_group[name][key] for name in names]) for key in ("mean", "var"))
+            network.set_observation_statistics(mean, var)
 
 
-def begin_normalising(networks: Sequence[EvolvableNetwork], is_asked: bool) -> None:
-    """Enable normalisation in the networks that read observations, the policy first.
+def begin_normalising(readers: Readers, is_asked: bool) -> None:
+    """Enable normalisation in the networks that read observations.
 
     Args:
-        is_asked: whether the agent normalises. Otherwise the other networks follow a loaded policy that does.
+        is_asked: whether the agent normalises. Otherwise the other networks follow loaded policies that do.
     """
-    if is_asked:
-        for network in networks:
+    policies = {names[0]: network for network, names in reversed(readers)}
+    for network, names in readers:
+        follows = all(name in policies and policies[name].normalize_observations for name in names)
+        if is_asked or (follows and any(network.vector_widths)):  # a new critic without vectors is untrained
             network.normalize_observations = True
-    elif networks and networks[0].normalize_observations:
-        policy, *others = networks
-        for network in others:
-            if not network.reads_vectors:
-                continue  # a new critic for a loaded policy: it is untrained
-            network.normalize_observations = True
+        if follows and not is_asked and network.normalize_observations:
             for name in ("obs_mean", "obs_scale"):
-                network.get_buffer(name).copy_(policy.get_buffer(name))
+                network.get_buffer(name).copy_(torch.cat([policies[group].get_buffer(name) for group in names]))

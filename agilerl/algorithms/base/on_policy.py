@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import Declared, hp
-from agilerl.algorithms.base.policy_gradient import PolicyUnit
+from agilerl.algorithms.base.observation_statistics import ALONE, ObservationStatistics, Readers, RunningStatistics
+from agilerl.algorithms.base.policy_gradient import PolicyUnit, policy_gradient
 from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, AdaptiveRate, Schedule, scheduled
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.ranges import Count, Fraction
 from agilerl.core.rng import Purpose, seeds
-from agilerl.engine.learner import learner_of
-from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateEngine, UpdateResult
+from agilerl.core.tree import Tree, map_leaves
+from agilerl.engine.learner import Learner, learner_of
+from agilerl.engine.protocol import Draws, Mask, RolloutBatch, Trainable, UpdateEngine, UpdateResult
+from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
+from agilerl.losses.actor_critic import clipped_value_loss
+from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.networks.actors import StochasticActor
+from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution
-
-if TYPE_CHECKING:
-    from agilerl.networks.actors import StochasticActor
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 HiddenStates = dict[str, Tensor]  # key -> [..., layers, E, units]
@@ -54,6 +59,7 @@ def unpacked(constructor: Constructor) -> Constructor:
 class OnPolicyOptions(TypedDict, total=False):
     """Keyword arguments of PPO and of teams that learn by it; see `PPO`."""
 
+    normalize_observations: Annotated[bool, hp(published=False)]
     lr_schedule: Annotated[Literal["constant", "linear", "adaptive"], hp(published="constant")]
     clip_schedule: Annotated[Schedule, hp(published="constant")]
     ent_schedule: Annotated[Schedule, hp(published="constant")]
@@ -104,8 +110,16 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     update_epochs: int
     learn_step: int
     num_envs: int
+    normalize_observations: bool
+    observation_statistics: ObservationStatistics
     learned_steps: int
     progress: float
+    policy_network: Callable[..., EvolvableNetwork]
+    policy_output: Callable[..., Tensor]
+    greedy: Callable[..., np.ndarray]
+    sample: Callable[..., tuple[np.ndarray, np.ndarray]]
+    draw_exploration: Callable[[np.random.Generator, tuple[int, ...]], Draws]
+    environment_action: Callable[[np.ndarray], Any]
     _minibatches: np.random.Generator
     _exploration: np.random.Generator
     _hidden: HiddenStates | None  # of `collect_rollouts_recurrent`
@@ -124,14 +138,19 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     def _begin(self) -> None:
         """Reset progress, hidden states, noise and adapted rate, and seed the agent's stream of minibatches."""
         self._playing = None
+        self.observation_statistics = ObservationStatistics()
         self.progress, self.learned_steps = 0.0, 0
         self._noise: np.ndarray | None = None  # of the last call of `get_action`
         self._found_rate: float | None = None  # `AdaptiveRate.found`
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=self.index))
 
+    def _policies(self) -> Sequence[nn.Module]:
+        """Return the policies."""
+        raise NotImplementedError
+
     def _sampling_actors(self) -> list[StochasticActor]:
         """Return the policies whose distributions are sampled, without custom modules."""
-        raise NotImplementedError
+        return [actor for actor in self._policies() if isinstance(actor, StochasticActor)]
 
     # --- hyperparameters ----------------------------------------------------------------------------------------------
 
@@ -192,10 +211,6 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
-    def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return (actions [..., *] to store, their log probabilities) for policy outputs [..., out]."""
-        raise NotImplementedError
-
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
         """Sample the policy's actions to store; `epsilon` is ignored."""
         return self.sample(outputs, draws, mask)[0]
@@ -203,10 +218,6 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     @property
     def _kinds(self) -> tuple[ActionDistribution, ...]:
         """The distributions of the actions, in order."""
-        raise NotImplementedError
-
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Draw random numbers [*shape, ...] of sampling."""
         raise NotImplementedError
 
     def _draws(self, shape: tuple[int, ...]) -> Draws:
@@ -227,15 +238,31 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
                 noise[..., columns] = rho * last[..., columns] + math.sqrt(1 - rho * rho) * noise[..., columns]
         return drawn
 
-    def environment_action(self, action: np.ndarray) -> Any:
-        """Convert stored actions to the environment's format."""
-        raise NotImplementedError
-
     @property
     def _modules_engine(self) -> UpdateEngine:
         """The engine of the agent's modules, for `recur` and values outside of a generation."""
         engine: UpdateEngine = learner_of(cast(Trainable, self), plain=True).groups[0].engine
         return engine
+
+    def _run(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
+        """Return policy outputs [E, out], values and next hidden states of the agent's modules, detached."""
+        raise NotImplementedError
+
+    def _play(self, obs: Tree) -> Tensor:
+        """Return policy outputs [E, out]; the hidden states of evaluation advance."""
+        if self.recurrent:
+            outputs, _, self._playing = self._run(obs, self._playing)
+            return outputs
+        with torch.no_grad():  # values are not needed
+            return self.policy_output(obs)
+
+    def _greedy(self, obs: Tree, mask: Mask = None) -> Any:
+        return self.environment_action(self.greedy(self._play(obs), mask))
+
+    def _sampled(self, rng: np.random.Generator, obs: Tree, mask: Mask = None) -> Any:
+        outputs = self._play(obs)
+        draws = self.draw_exploration(rng, tuple(outputs.shape[:-1]))
+        return self.environment_action(self.explore(outputs, draws, 0.0, mask))
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -255,6 +282,13 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         shapes = self.hidden_state_architecture.items()
         return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
 
+    def sequence_limit(self, steps: int) -> int:
+        """Return the maximum length of a training sequence in a rollout of `steps`."""
+        encoders = [actor.encoder for actor in self._policies() if isinstance(actor, EvolvableNetwork)]
+        limits = [one.max_seq_len for one in encoders if isinstance(one, EvolvableLSTM) and one.max_seq_len]
+        limit = self.max_seq_len or min(limits, default=steps)
+        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
+
     def begin_episodes(self) -> None:
         """Reset the hidden states of evaluation: all its environments begin an episode."""
         self._playing = None
@@ -263,11 +297,82 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         """Run one step of all networks: (outputs [..., E, *], values [..., E] or [..., E, M], next hidden states)."""
         raise NotImplementedError
 
+    # --- statistics of observations -----------------------------------------------------------------------------------
+
+    def _readers(self) -> Readers:
+        """Return the networks that normalise observations."""
+        raise NotImplementedError
+
+    def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
+        """Return observations [..., ...] as rows [B, I] of encoder inputs by group, which the statistics describe."""
+        return {ALONE: ObservationStatistics.rows(self.policy_network(), obs)}
+
+    def take_statistics(self, statistics: RunningStatistics) -> None:
+        """Normalise observations by `statistics` from now on."""
+        self.observation_statistics = ObservationStatistics.of(statistics)
+        self.observation_statistics.normalise(self._readers())
+
+    def _normalise_by(self, buffer: RolloutStore) -> None:
+        """Update the statistics with a rollout's observations, if `normalize_observations`."""
+        if self.normalize_observations:
+            statistics = self.observation_statistics.running()
+            statistics.add([self.encoder_inputs(buffer.stored("obs"))])
+            self.take_statistics(statistics)
+
     # --- learning -----------------------------------------------------------------------------------------------------
+
+    def rollout(self, learner: Learner, group: int, members: Sequence[Self], buffer: RolloutStore) -> Rollout:
+        """Convert a full buffer of `members` to a rollout."""
+        return make_rollout(learner, group, members, buffer, next(iter(self.policy_module().parameters())))
+
+    def learn_buffer(self, buffer: RolloutStore) -> float:
+        """Learn as in `learn` from a rollout buffer with only this agent's lanes; the buffer is unchanged."""
+        is_first = not self.observation_statistics.count
+        if is_first:  # the first rollout provides the statistics for learning from it
+            self._normalise_by(buffer)
+        learner = learner_of(cast(Trainable, self))
+        rollout = self.rollout(learner, 0, [self], buffer)
+        (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
+        learner.settle()
+        self.remember_rollout(buffer, slice(None))
+        if not is_first:
+            self._normalise_by(buffer)
+        return report.mean_loss
+
+    def remember_rollout(self, buffer: RolloutStore, lanes: slice, most: int = 256) -> None:
+        """Remember up to `most` observations of the agent's lanes, spread over the rollout."""
+
+        def chosen(x: np.ndarray) -> Tensor:
+            rows = torch.from_numpy(x[:, lanes]).flatten(0, 1)
+            return rows[:: max(1, len(rows) // most)][:most].clone()
+
+        self.remember_observations(map_leaves(chosen, buffer.stored("obs")))
 
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
         """Create an empty store for rollouts of this agent, or of several such agents in lockstep."""
         raise NotImplementedError
+
+    def _descend(
+        self, engine: UpdateEngine, optimizer: str, kind: ActionDistribution, outputs: list[Tensor], batch: RolloutBatch
+    ) -> UpdateResult:
+        """Perform one step on L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss).
+
+        Args:
+            outputs: of the policy and of the value, or of one network with the value in the last column.
+        """
+        is_shared, raw, hp = len(outputs) == 1, outputs[0].detach(), engine.hp
+        if not kind.has_normal and "choice_ent_coef" in hp:
+            hp = {**hp, "ent_coef": hp["choice_ent_coef"]}
+        with torch.no_grad():
+            clip, value = hp["clip_coef"] if self.clip_value_loss else None, outputs[-1][..., -1]
+            value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, batch.weight)
+            of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
+        raw = raw[..., :-1] if is_shared else raw
+        actor_loss, entropy, kl, of_raw = policy_gradient(kind, raw, batch.action, batch, hp)
+        grads = [torch.cat((of_raw, of_value), -1)] if is_shared else [of_raw, of_value]
+        engine.descend_all(optimizer, outputs, grads, hp["max_grad_norm"], batch.live)
+        value_weight, weight = (x.squeeze(-1) if x.dim() else x for x in (hp["vf_coef"], hp["ent_coef"]))
+        return UpdateResult(actor_loss + value_weight * value_loss - weight * entropy, actor_loss, kl=kl)
 
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
         """Learn one minibatch with plain torch modules; see `learn` for whole rollouts."""
@@ -291,5 +396,6 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Restore the agent from `state`."""
         super().load_state(state, source)
+        self.observation_statistics = ObservationStatistics(self.observation_statistics)
         if "minibatches" in state:
             self._minibatches.bit_generator.state = state["minibatches"]

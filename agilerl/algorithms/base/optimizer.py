@@ -93,7 +93,7 @@ class OptimizerWrapper:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
-    def set_option(self, name: str, value: Any) -> None:
+    def set_option(self, name: str, value: object) -> None:
         """Change another option of the torch optimiser in place; moments and step counts are kept."""
         self.optimizer_kwargs[name] = value
         for group in self.optimizer.param_groups:
@@ -268,7 +268,7 @@ def _complete(
     return carried
 
 
-def _own_tensors(value: Any) -> Any:
+def _own_tensors(value: object) -> Any:
     """Copy nested containers; tensors become contiguous and own their storage."""
     if isinstance(value, Tensor):
         return value.detach().clone(memory_format=torch.contiguous_format)

@@ -85,8 +85,7 @@ def in_environment(space: gym.Space[Any], kind: ActionDistribution, action: np.n
 
         return map_leaves(leaf, spaces)
     if isinstance(space, gym.spaces.Box):
-        scaled: np.ndarray = box_action(action, space.low, space.high, kind).astype(space.dtype, copy=False)
-        return scaled
+        return box_action(action, space.low, space.high, kind).astype(space.dtype, copy=False)
     if isinstance(space, gym.spaces.MultiBinary):
         return action.astype(np.int8)
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):

@@ -1,4 +1,4 @@
-"""Build the networks of an on-policy agent: a policy and a value, or one network with a shared encoder."""
+"""Build the networks of an on-policy agent or of a group of agents: a policy and a value, or one network of both."""
 
 from __future__ import annotations
 
@@ -7,20 +7,38 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.building import check_memory, check_network, network_config
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.core.rng import Purpose, seeds
-from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import SharedActorCritic, StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
+from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import ValueNetwork
 
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
-POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # `net_config` keys that the critic ignores
+POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # `net_config` keys that values ignore
+
+
+def initial_std(action_std_init: float, algo: str) -> float:
+    """Return the standard deviation for the argument `action_std_init`; 0.0 maps to 1.0 with a warning.
+
+    The published argument is a logarithm with default 0.0; a policy cannot have a standard deviation of 0.
+    """
+    if action_std_init != 0:
+        return action_std_init
+    warn_once(
+        "action_std_init",
+        f"{algo}(action_std_init=0.0) is taken as published, a logarithm: the standard deviation is 1.0. "
+        "fix: action_std_init=1.0.",
+        stacklevel=4,
+    )
+    return 1.0
 
 
 def check_policy(agent: RLAlgorithm, noise_persistence: float) -> None:
@@ -33,7 +51,7 @@ def check_policy(agent: RLAlgorithm, noise_persistence: float) -> None:
     check_noise(agent, [space], noise_persistence)
 
 
-def check_noise(agent: EvolvableAlgorithm, spaces: Iterable[Any], noise_persistence: float) -> None:
+def check_noise(agent: EvolvableAlgorithm, spaces: Iterable[gym.Space[Any]], noise_persistence: float) -> None:
     """Raise AlgorithmError if noise persists, or may be mutated to, and no space of the actions is a Box."""
     is_persistent = noise_persistence or "noise_persistence" in agent.hp_config.names()
     if is_persistent and not any(isinstance(space, gym.spaces.Box) for space in spaces):
@@ -44,7 +62,9 @@ def check_noise(agent: EvolvableAlgorithm, spaces: Iterable[Any], noise_persiste
         )
 
 
-def make_policy(agent: RLAlgorithm, given: Any, units: Mapping[str, Any], action_std_init: float) -> EvolvableModule:
+def make_policy(
+    agent: RLAlgorithm, given: EvolvableModule | None, units: Mapping[str, Any], action_std_init: float
+) -> EvolvableModule:
     """Return the policy passed by the user, or build one from `net_config`.
 
     Args:
@@ -53,40 +73,58 @@ def make_policy(agent: RLAlgorithm, given: Any, units: Mapping[str, Any], action
     Raises:
         AlgorithmError: the policy passed by the user contradicts `squash_output`.
     """
-    if given is not None:
-        if units["squash_output"] and not (isinstance(given, StochasticActor) and given.squash_output):
-            raise AlgorithmError(
-                "PPO: squash_output=True contradicts the actor_network, which has its own setting. "
-                "fix: StochasticActor(..., squash_output=True)."
-            )
-        return check_network("actor_network", given)
-    arguments = checked_arguments(network_config(agent, agent.net_config), StochasticActor)
-    for name, value in units.items():
-        arguments.setdefault(name, value)
-    if distribution_of(agent.action_space).has_normal:
-        arguments.setdefault("log_std_init", math.log(action_std_init))
-    if agent.recurrent:
-        arguments["recurrent"] = True
-    cls = SharedActorCritic if agent.share_encoders else StochasticActor
-    return cls(agent.observation_space, agent.action_space, device=agent.device, random_seed=agent.seed, **arguments)
+    if given is None:
+        cls = SharedActorCritic if agent.share_encoders else StochasticActor
+        config, spaces = network_config(agent, agent.net_config), (agent.observation_space, agent.action_space)
+        units = {**units, "log_std_init": math.log(action_std_init)}
+        options = {"recurrent": agent.recurrent, "device": agent.device, "random_seed": agent.seed}
+        return new_policy(cls, *spaces, config=config, units=units, **options)
+    if units["squash_output"] and not (isinstance(given, StochasticActor) and given.squash_output):
+        raise AlgorithmError(
+            "PPO: squash_output=True contradicts the actor_network, which has its own setting. "
+            "fix: StochasticActor(..., squash_output=True)."
+        )
+    return check_network("actor_network", given)
 
 
-def make_value(agent: RLAlgorithm, given: Any) -> EvolvableModule:
+def new_policy(
+    cls: type[StochasticActor], *spaces: gym.Space[Any], config: Any, units: Mapping[str, Any], **options: Any
+) -> StochasticActor:
+    """Build a policy from a `net_config`, which overrides `units` (`log_std_init` applies to Box actions).
+
+    Args:
+        spaces: of observations and actions. options: further arguments of the network.
+    """
+    others = () if distribution_of(spaces[1]).has_normal else ("log_std_init",)
+    arguments = {key: value for key, value in units.items() if key not in others}
+    return cls(*spaces, **(arguments | checked_arguments(config, StochasticActor) | options))
+
+
+def make_value(agent: RLAlgorithm, given: EvolvableModule | None) -> EvolvableModule:
     """Return the value network passed by the user, or build one from `net_config` that preprocesses like the policy."""
     if given is not None:
         check_memory(agent, isinstance(given, EvolvableNetwork) and given.recurrent, "critic_network")
         return check_network("critic_network", given)
-    config = {k: v for k, v in dict(network_config(agent, agent.net_config) or {}).items() if k not in POLICY_KEYS}
-    arguments = checked_arguments(config, ValueNetwork)
+    config = dict(network_config(agent, agent.net_config) or {})
     if isinstance(agent.actor, EvolvableNetwork):
-        arguments["scale_observations"] = agent.actor.scale_observations
-    if agent.recurrent:
-        arguments["recurrent"] = True
-    weight_seed = int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
-    return ValueNetwork(agent.observation_space, device=agent.device, random_seed=weight_seed, **arguments)
+        config["scale_observations"] = agent.actor.scale_observations
+    seed = int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
+    config["recurrent"] = agent.recurrent
+    return new_value(agent.observation_space, config, device=agent.device, random_seed=seed)
 
 
-def check_sharing(agent: RLAlgorithm, critic_network: Any) -> None:
+def new_value(
+    space: gym.Space[Any], config: Mapping[str, Any], told: int = 0, **options: Any
+) -> ValueNetwork | ContinuousQNetwork:
+    """Build a value of observations; with `told` its head also reads the one-hot id of one of `told` agents."""
+    config = {key: value for key, value in config.items() if key not in POLICY_KEYS}
+    if told:
+        arguments = checked_arguments(config, ContinuousQNetwork) | options
+        return ContinuousQNetwork(space, gym.spaces.Box(0, 1, (told,), np.float32), **arguments)
+    return ValueNetwork(space, **(checked_arguments(config, ValueNetwork) | options))
+
+
+def check_sharing(agent: RLAlgorithm, critic_network: EvolvableModule | None) -> None:
     """Raise AlgorithmError if the policy contradicts `share_encoders` or a separate value network."""
     is_shared = isinstance(agent.actor, SharedActorCritic)
     if is_shared and critic_network is not None:

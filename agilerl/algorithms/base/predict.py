@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -14,23 +15,25 @@ from torch import Tensor
 
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.core import foreign, tree
+from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.core.rng import Purpose, stream
 from agilerl.core.spaces import nested
 from agilerl.engine.protocol import Mask
 from agilerl.envs.returned import short
 from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, NotAvailableYetError, ShapeError
+from agilerl.telemetry.evaluation import Evaluation
 
 ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 Policy = Callable[..., Any]  # (observations [E, ...], mask) -> actions [E, ...] of the environment
 
 
 class Predicting:
-    """Acting outside of training, of any agent, wrapped or not."""
+    """Acting outside of training, evaluation and files of any agent, wrapped or not."""
 
     def predict(
         self: Any,
         obs: Any,
-        state: Any = None,
+        state: object = None,
         episode_start: Any = None,
         deterministic: bool = True,
         *,
@@ -58,13 +61,9 @@ class Predicting:
             ShapeError: no observation, or `state` or `episode_start` of another number of environments.
         """
         if self.learns_language or self.reads_texts:
-            raise NotAvailableYetError(
-                f"{self.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
-            )
+            raise NotAvailableYetError(f"{self.algo} writes texts and has no actions. fix: agent.get_action(prompts).")
         if obs is None:
-            raise ShapeError(
-                f"{self.algo} got None for an observation. fix: agent.act(obs), where obs, _ = env.reset()."
-            )
+            raise ShapeError(f"{self.algo} got None for an observation. fix: agent.act(obs) of env.reset().")
         policy = greedy_of(self) if deterministic else _sampling(self)
         before, memory = self.training, self._playing if self.is_recurrent else None
         self.set_training_mode(False)
@@ -79,7 +78,7 @@ class Predicting:
             if self.is_recurrent:
                 self._playing = memory
 
-    def act(self: Any, obs: Any, mask: Any = None, **unknown: Any) -> Any:
+    def act(self: Any, obs: tree.Tree, mask: tree.Tree | None = None, **unknown: Any) -> Any:
         """Return only the greedy action, for agents without memory; see `predict`.
 
         Raises:
@@ -92,10 +91,40 @@ class Predicting:
                 "fix: agent.act(obs, mask=...)."
             )
         if self.is_recurrent:
-            raise AlgorithmError(
-                f"{self.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."
-            )
+            raise AlgorithmError(f"act(): {self.algo} has a memory. fix: action, state = agent.predict(obs, state).")
         return self.predict(obs, mask=mask)[0]
+
+    def evaluate(
+        self: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
+        """Run greedy episodes and summarise their returns; neither `fitness` nor training is affected.
+
+        Args:
+            episodes: number of episodes. seed: seed of the episodes; None uses the agent's held-out stream, so that two
+                calls play the same episodes.
+            env: anything that trains; None creates the agent's training environment.
+            max_steps: truncate episodes after this many steps and count the return so far. None uses the limit of
+                training: `training.eval_steps`, else the environment's own limit, else a default that is reported when
+                it truncates an episode.
+
+        Raises:
+            EnvError: no environment is given and none is known.
+        """
+        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
+
+        return evaluate(self, episodes, seed, env, max_steps)
+
+    def save_checkpoint(self: Any, path: str | Path) -> None:
+        """Save the agent atomically to one file: safetensors with a JSON manifest in its header, no pickle."""
+        save_tree(path, self.state())
+
+    def load_checkpoint(self: Any, path: str | Path) -> None:
+        """Load a file of `save_checkpoint` in place. The agent stays on its device.
+
+        Raises:
+            ValueError: the file belongs to an algorithm with another registry.
+        """
+        self.load_state(load_tree(path), str(path))
 
 
 # --- policies -------------------------------------------------------------------------------------------------------
@@ -107,20 +136,19 @@ def greedy_of(agent: Any) -> Callable[..., Any]:
     A class of the user with a `get_action` acts by it, in the mode that the agent is in, unless it overrides `_greedy`.
     """
     if not foreign.defined_outside(type(agent), "get_action", unless="_greedy"):
-        policy: Callable[..., Any] = agent._greedy
-        return policy
-    return partial(_by_get_action_of_team if hasattr(agent, "agent_ids") else _by_get_action, agent)
+        return cast(Policy, agent._greedy)
+    takes = {name for name in ("epsilon", "action_mask", "infos") if foreign.takes(agent, "get_action", name)}
+    return partial(_by_get_action_of_team if hasattr(agent, "agent_ids") else _by_get_action, agent, takes)
 
 
-def _by_get_action(agent: Any, obs: Any, mask: Mask = None) -> Any:
+def _by_get_action(agent: Any, takes: set[str], obs: Any, mask: Mask = None) -> Any:
     """Return greedy actions by the agent's `get_action`, with those of the named arguments that it takes."""
     named = {"epsilon": 0.0} | ({} if mask is None else {"action_mask": mask})
-    taken = {name: value for name, value in named.items() if foreign.takes(agent, "get_action", name)}
-    result = agent.get_action(obs, **taken)
+    result = agent.get_action(obs, **{name: value for name, value in named.items() if name in takes})
     return environment_actions(agent, result[0] if isinstance(result, tuple) else result, tree.count_rows(obs))
 
 
-def environment_actions(agent: Any, action: Any, count: int) -> Any:
+def environment_actions(agent: Any, action: tree.Tree, count: int) -> Any:
     """Return the result of a user's `get_action` as `count` actions of the agent's space, clipped to its bounds.
 
     Raises:
@@ -142,12 +170,11 @@ def environment_actions(agent: Any, action: Any, count: int) -> Any:
     return np.rint(array).astype(space.dtype)
 
 
-def _by_get_action_of_team(team: Any, obs: Any, mask: Mask = None) -> np.ndarray:
+def _by_get_action_of_team(team: Any, takes: set[str], obs: Any, mask: Mask = None) -> Any:
     """Return greedy actions [E, A] of a team for its lanes, by its `get_action`."""
-    takes_infos, seen = foreign.takes(team, "get_action", "infos"), team.team.by_agent(obs)
-    result = team.get_action(seen, team.team.infos(obs, {}, mask)) if takes_infos else team.get_action(seen)
-    joined: np.ndarray = team.team.join_decided(result[0] if isinstance(result, tuple) else result)
-    return joined
+    infos = (team.team.infos(obs, {}, mask),) if "infos" in takes else ()
+    result = team.get_action(team.team.by_agent(obs), *infos)
+    return team.team.join_decided(result[0] if isinstance(result, tuple) else result)
 
 
 def sampled_of(agent: Any, rng: np.random.Generator) -> Policy:
@@ -209,7 +236,7 @@ def check_count(agent: Any, count: int, episode_start: Any) -> None:
         )
 
 
-def is_one_observation(space: gym.Space[Any], obs: Any) -> bool:
+def is_one_observation(space: gym.Space[Any], obs: tree.Tree) -> bool:
     """Whether an observation lacks a leading environment axis."""
 
     def lacks(part: gym.Space[Any], values: Any) -> bool:
@@ -220,7 +247,7 @@ def is_one_observation(space: gym.Space[Any], obs: Any) -> bool:
     return bool(next(iter(tree.leaves(axes))))
 
 
-def _action(agent: Any, obs: Any, mask: Any, policy: Policy, episode_start: Any) -> Any:
+def _action(agent: Any, obs: Any, mask: tree.Tree, policy: Policy, episode_start: object) -> Any:
     obs, mask = seen_with_mask(agent, obs, mask, warns=False)
     is_one = is_one_observation(agent.observation_space, obs)
     if is_one:

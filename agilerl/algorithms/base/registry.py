@@ -16,6 +16,7 @@ from torch import nn
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.errors import RegistryError
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
+from agilerl.modules.base import EvolvableModule
 from agilerl.modules.paths import resolve as resolve
 
 __all__ = ["HyperparameterConfig", "MutationRegistry", "NetworkGroup", "OptimizerConfig", "RLParameter", "resolve"]
@@ -39,11 +40,11 @@ class NetworkGroup:
     def __init__(
         self,
         eval_network: Any = None,
-        shared_networks: Any = None,
+        shared_networks: object = None,
         policy: bool = False,
         *,
-        eval: Any = None,
-        shared: Any = None,
+        eval: object = None,
+        shared: object = None,
     ) -> None:
         """`eval` and `shared` are aliases of `eval_network` and `shared_networks`."""
         self.eval_network = eval_network if eval_network is not None else eval
@@ -70,12 +71,12 @@ class OptimizerConfig:
     networks: list[str]
     lr: str
 
-    def wrapper(self, agent: Any) -> OptimizerWrapper:
+    def wrapper(self, agent: object) -> OptimizerWrapper:
         """Return this agent's optimiser."""
         optimizer: OptimizerWrapper = resolve(agent, self.name)
         return optimizer
 
-    def rate(self, agent: Any) -> float:
+    def rate(self, agent: object) -> float:
         """Return its learning rate, the agent's current hyperparameter."""
         rate: float = resolve(agent, self.lr)
         return rate
@@ -171,7 +172,7 @@ def _modules(agent: Registered) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{key}", part) for key, part in value.items())
 
 
-def _name_of(agent: Registered, module: Any, where: str) -> str:
+def _name_of(agent: Registered, module: nn.Module, where: str) -> str:
     name = next((k for k, v in _modules(agent) if v is module), None)
     if name is None:
         raise AttributeError(
@@ -197,7 +198,7 @@ def _learning_rate_name(agent: Registered, lr: float, where: str) -> str:
 # --- groups and shared encoders -----------------------------------------------------------------------------------
 
 
-def _network_name(agent: Registered, network: Any) -> str:
+def _network_name(agent: Registered, network: EvolvableModule | str) -> str:
     if not isinstance(network, str):
         return _name_of(agent, network, "register_network_group")
     if network.split(".")[0] not in agent.__dict__:
@@ -211,7 +212,7 @@ def lend(agent: Registered, reader: str, encoder_source: str) -> None:
     agent.registry.watched.add(reader)
 
 
-def _check_reader(agent: Registered, name: str, network: Any) -> None:
+def _check_reader(agent: Registered, name: str, network: EvolvableModule) -> None:
     """Check that `network` can replace a network with a shared encoder."""
     encoder_source = agent.registry.encoder_sources[name]
     if not hasattr(network, "check_same_encoder"):
@@ -229,6 +230,6 @@ def follow(agent: Registered, method: str, *names: str) -> None:
     agent.registry.watched |= set(names)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Whether the value is a Python or numpy number other than a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

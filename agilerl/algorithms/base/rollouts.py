@@ -198,9 +198,7 @@ def _actions(space: gym.Space[Any], actions: Any, lanes: int) -> np.ndarray:
     """
     array, wanted = _array(actions), (lanes, *stored_shape(space))
     if array.size != np.prod(wanted, dtype=int):
-        raise ShapeError(
-            f"PPO.learn got actions of shape {array.shape}; expected {wanted}, as get_action returned them."
-        )
+        raise ShapeError(f"PPO.learn got actions of shape {array.shape}; expected {wanted}, as of get_action.")
     array = array.reshape(wanted)
     if isinstance(space, gym.spaces.Discrete):
         check_discrete_actions(torch.as_tensor(array), int(space.n), "PPO.learn")
@@ -336,16 +334,6 @@ class Recorder:
         """Return copies of (actions, log probabilities, values) of every step, [E, ...] each."""
         action, log_prob, value = (list(self.buffer.stored(k).copy()) for k in ("action", "log_prob", "value"))
         return action, log_prob, value
-
-
-def remember(agent: Any, buffer: RolloutStore, lanes: slice, most: int = 256) -> None:
-    """Remember up to `most` observations of an agent's lanes, spread over the rollout."""
-
-    def chosen(x: Any) -> Tensor:
-        rows = torch.from_numpy(x[:, lanes]).flatten(0, 1)
-        return rows[:: max(1, len(rows) // most)][:most].clone()
-
-    agent.remember_observations(map_leaves(chosen, buffer.stored("obs")))
 
 
 # --- hidden states ----------------------------------------------------------------------------------------------------

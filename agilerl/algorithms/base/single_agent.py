@@ -6,8 +6,8 @@ Subclasses may override any method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium as gym
 import numpy as np
@@ -39,12 +39,12 @@ from agilerl.algorithms.base.transitions import (
     module_inputs,
     sampled_observations,
 )
-from agilerl.core import tree
+from agilerl.core import foreign, tree
 from agilerl.core.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.core.signatures import by_position_or_name, construct
 from agilerl.core.spaces import MaskAsFeature, space_from_json
 from agilerl.core.threads import one_thread
-from agilerl.core.tree import map_leaves
+from agilerl.core.tree import Tree, map_leaves
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
 from agilerl.envs.masks import ActionMasks
@@ -53,6 +53,9 @@ from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.telemetry.evaluation import Callback
+
+if TYPE_CHECKING:
+    from agilerl.components.uniform import ReplayBuffer
 
 
 class Bound:
@@ -80,7 +83,7 @@ class UpdateLoss:
     def __get__(self, agent: RLAlgorithm | None, owner: type) -> Any:
         return self if agent is None else self.loss(agent)
 
-    def __set__(self, agent: RLAlgorithm, value: Any) -> None:
+    def __set__(self, agent: RLAlgorithm, value: object) -> None:
         raise AlgorithmError(
             f"{type(agent).__name__}.criterion is the loss that update computes, so that assigning "
             f"{type(value).__name__} changes nothing. fix: override update(engine, batch), or learn(experiences)."
@@ -141,7 +144,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         torch_compiler: str | None = None,
         normalize_images: bool | None = None,
         name: str | None = None,
@@ -219,7 +222,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         """See `engine.protocol.Trainable`; the policy itself."""
         return network(str(self.registry.policy()))
 
-    def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
+    def policy_output(self, obs: Tree, noisy: bool = False) -> Tensor:
         """Return the raw policy output for observations [E, ...], nested like the space; input of `greedy` and
         `explore`.
 
@@ -234,7 +237,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         finally:
             policy.train(not noisy)
 
-    def network_inputs(self, network: EvolvableModule, obs: Any) -> Any:
+    def network_inputs(self, network: EvolvableModule, obs: Tree) -> Any:
         """Prepare observations for `network`: unchanged, or tensors [E, ...] for a user-defined module."""
         is_network = isinstance(network, EvolvableNetwork)
         return obs if is_network else module_inputs(self.observation_space, obs, f"{self.algo}.get_action")
@@ -270,11 +273,10 @@ class RLAlgorithm(EvolvableAlgorithm):
         size = (*shape, self.action_size)
         if isinstance(self.action_space, gym.spaces.MultiBinary):
             return legal_bits(rng.uniform(-1, 1, size=size) > 0, mask).astype(np.float32)
-        drawn: np.ndarray = rng.uniform(*raw_bounds(self.policy_module()), size=size).astype(np.float32)
-        return drawn
+        return rng.uniform(*raw_bounds(self.policy_module()), size=size).astype(np.float32)
 
     def _act_raw(
-        self, obs: Any, training: bool | None, action_mask: np.ndarray | None, epsilon: float = 0.0
+        self, obs: Tree, training: bool | None, action_mask: np.ndarray | None, epsilon: float = 0.0
     ) -> np.ndarray:
         """Implement `get_action` for raw actions: exploring ones to store, or greedy ones for the environment."""
         obs, action_mask = seen_with_mask(self, obs, action_mask)
@@ -297,7 +299,7 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     action_low, action_high = Bound("low"), Bound("high")
 
-    def preprocess_observation(self, observation: Any) -> Any:
+    def preprocess_observation(self, observation: Tree) -> Any:
         """Convert observations to tensors [E, ...] on the agent's device; a single one becomes a batch of one.
 
         Floating-point numbers get the policy's dtype. Networks encode discrete observations and scale images
@@ -318,7 +320,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Steps between updates; equal for all members of a cohort."""
         return self.learn_step if hasattr(self, "learn_step") else 1
 
-    def learn(self, experiences: Any, *args: Any, **kwargs: Any) -> Any:
+    def learn(self, experiences: Mapping[str, Any] | Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         """Perform one update from sampled transitions.
 
         Args:
@@ -334,7 +336,10 @@ class RLAlgorithm(EvolvableAlgorithm):
     # A subclass that overrides this `learn` cannot be run by an engine.
     published_learn = learn
 
-    def learn_from(self, experiences: Any, n_experiences: Any = None, per: bool = False) -> Any:
+    def learn_from(
+        self, experiences: Mapping[str, Any] | Sequence[Any],
+        n_experiences: Mapping[str, Any] | Sequence[Any] | None = None, per: bool = False,
+    ) -> Any:  # fmt: skip
         """Implement `learn`; overridden by algorithms that publish further arguments or results.
 
         Override this instead of `learn`: learners treat an overridden `learn` as an algorithm that cannot run in the
@@ -368,10 +373,10 @@ class RLAlgorithm(EvolvableAlgorithm):
         priorities = None if result.priorities is None else result.priorities.detach().cpu().numpy()
         return self.report(result), experience_fields(experiences).get("idxs"), priorities
 
-    def see_data(self, memory: Any) -> None:
+    def see_data(self, memory: ReplayBuffer) -> None:
         """Inspect the whole offline data set in `memory` before learning from it. No-op by default."""
 
-    def arrange(self, dataset: Any) -> Any:
+    def arrange(self, dataset: object) -> Any:
         """Rearrange a data set of transitions into the rows that an update learns from; unchanged by default."""
         return dataset
 
@@ -386,7 +391,7 @@ class RLAlgorithm(EvolvableAlgorithm):
 
         return learn_alone(self, batch, plain)
 
-    def make_batch(self, experiences: Any) -> TransitionBatch:
+    def make_batch(self, experiences: Mapping[str, Any] | Sequence[Any]) -> TransitionBatch:
         """Convert sampled transitions to tensors on the agent's device.
 
         Args:
@@ -435,7 +440,7 @@ class RLAlgorithm(EvolvableAlgorithm):
             **masks,
         )
 
-    def _masks_of(self, mask: Any, done: Any, owner: str) -> np.ndarray:
+    def _masks_of(self, mask: Tree, done: Tree, owner: str) -> np.ndarray:
         """Convert stored masks to [B, W] bool; at terminal states no action need be legal."""
         rows = tree.unbind(tree.map_leaves(lambda x: torch.as_tensor(x).numpy(force=True), mask))
         over = torch.as_tensor(done).numpy(force=True).astype(bool).reshape(-1)
@@ -445,7 +450,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Convert stored actions for the update: int64 [B] for discrete spaces."""
         return self.action_form.prepare(self, action, count)
 
-    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
+    def with_observations(self, experiences: Mapping[str, Any] | Sequence[Any], change: Callable[[Any], Any]) -> Any:
         """Apply `change` to all observations in the argument of `learn`; used by observation wrappers."""
         return transitions.with_observations(experiences, change)
 
@@ -453,7 +458,7 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def test(
         self,
-        env: Any,
+        env: foreign.Env,
         swap_channels: bool = False,
         max_steps: int | None = None,
         loop: int = 1,
@@ -481,16 +486,16 @@ class RLAlgorithm(EvolvableAlgorithm):
     def begin_episodes(self) -> None:
         """Start an episode in all evaluation environments; for recurrent agents."""
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _greedy(self, obs: Tree, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, ...] for the environment."""
         action: np.ndarray = self.get_action(obs, 0.0, mask)
         return action
 
-    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+    def _sampled(self, rng: np.random.Generator, obs: Tree, mask: Mask = None) -> Any:
         """Return sampled actions [E, ...] for the environment; the greedy ones of a policy without a distribution."""
         return self._greedy(obs, mask)
 
-    def _drawn(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+    def _drawn(self, rng: np.random.Generator, obs: Tree, mask: Mask = None) -> Any:
         """Implement `_sampled` by `explore`, for a stochastic policy."""
         with torch.no_grad():
             outputs = self.policy_output(obs)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,13 +44,10 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
 def check_same_rows(algo: str, count: int, later: int) -> None:
     """Raise ShapeError if n-step and one-step transitions have different rows."""
     if count != later:
-        raise ShapeError(
-            f"{algo}.learn got {count} experiences and {later} n_experiences. "
-            "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
-        )
+        raise ShapeError(f"{algo}.learn got {count} experiences and {later} n_experiences. fix: one of each.")
 
 
-def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
+def with_observations(experiences: Mapping[str, Any] | Sequence[Any], change: Any) -> dict[str, Any]:
     """Return sampled transitions by name, with `change` applied to all observations."""
     fields = experience_fields(experiences)
     return {**fields, **{name: change(fields[name]) for name in ("obs", "next_obs")}}
@@ -93,7 +91,7 @@ def check_not_empty(algo: str, does: Literal["read", "act in"], space: gym.Space
     raise AlgorithmError(f"{algo} cannot {does} {space}: there is nothing in {where}. fix: {fix}.")
 
 
-def column(name: str, given: Any, count: int, device: str | torch.device, owner: str) -> Tensor:
+def column(name: str, given: Tensor | np.ndarray, count: int, device: str | torch.device, owner: str) -> Tensor:
     """Return one number per transition as a tensor [B] on `device`, from [B] or [B, 1].
 
     Raises:
@@ -121,7 +119,9 @@ def check_discrete_actions(given: Tensor, num_actions: int, owner: str) -> None:
         )
 
 
-def sampled_observations(space: gym.Space[Any], given: Any, device: str | torch.device, owner: str) -> Any:
+def sampled_observations(
+    space: gym.Space[Any], given: Tensor | np.ndarray, device: str | torch.device, owner: str
+) -> Any:
     """Convert the observations of a batch to tensors [B, ...] on `device`: nested dicts for Dict and Tuple spaces.
 
     Scalars that a buffer has stored as columns [B, 1] become [B]. Images are already channel-first.
@@ -159,7 +159,7 @@ def module_inputs(space: gym.Space[Any], given: Any, owner: str) -> Any:
     return x.unsqueeze(0) if x.dim() == len(space.shape or ()) else x
 
 
-def _children(space: gym.Space[Any], obs: Any, owner: str) -> dict[str, Any]:
+def _children(space: gym.Space[Any], obs: tree.Tree, owner: str) -> dict[str, Any]:
     if isinstance(obs, tuple | list) and isinstance(space, gym.spaces.Tuple):
         return {f"tuple_obs_{i}": part for i, part in enumerate(obs)}
     if isinstance(obs, Mapping):
@@ -167,7 +167,7 @@ def _children(space: gym.Space[Any], obs: Any, owner: str) -> dict[str, Any]:
     raise ShapeError(f"{owner} got observations of type {type(obs).__name__}; expected those of {space}. {FIX}")
 
 
-def as_tensor(given: Any, device: str | torch.device, what: str, expected: str) -> Tensor:
+def as_tensor(given: object, device: str | torch.device, what: str, expected: str) -> Tensor:
     """Return `given` as a tensor on `device`; ShapeError with `what` and `expected` if it is not numeric."""
     try:
         x = torch.as_tensor(given)
@@ -177,7 +177,7 @@ def as_tensor(given: Any, device: str | torch.device, what: str, expected: str) 
     return x.to(device)
 
 
-def _leaf(space: gym.Space[Any], obs: Any, device: str | torch.device, owner: str) -> Tensor:
+def _leaf(space: gym.Space[Any], obs: tree.Tree, device: str | torch.device, owner: str) -> Tensor:
     x = as_tensor(obs, device, f"{owner} got observations", f"numbers in the shape of {space}")
     if space.shape is None:
         return x

@@ -16,20 +16,23 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.base.evaluation import evaluate, run_test
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.evaluation import run_test
 from agilerl.algorithms.base.predict import Predicting, greedy_of, sampled_of
 from agilerl.algorithms.base.transitions import with_observations
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import foreign
-from agilerl.core.checkpoint import load_tree, save_tree
+from agilerl.core import tree as trees
+from agilerl.core.checkpoint import load_tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam, StepBatch, TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
-from agilerl.telemetry.evaluation import Callback, Evaluation
+from agilerl.telemetry.evaluation import Callback
 
 ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
-OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
+Statistics = Any  # RunningMeanStd, None for a part that is not normalised, or a dict or tuple of these
+OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming", "_is_team", "_is_on_policy"}
 
 
 class AgentWrapper(Predicting):
@@ -150,12 +153,6 @@ class AgentWrapper(Predicting):
             self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
         )
 
-    def evaluate(
-        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-    ) -> Evaluation:
-        """Run greedy episodes and summarise their returns; see `EvolvableAlgorithm.evaluate`."""
-        return evaluate(self, episodes, seed, env, max_steps)
-
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """Return an independent copy of wrapper and agent."""
         twin = copy.copy(self)
@@ -183,14 +180,6 @@ class AgentWrapper(Predicting):
         self.agent.load_run_state(state["agent"], source)
         self.load_wrapper_state(state["wrapper"])
 
-    def save_checkpoint(self, path: str | Path) -> None:
-        """Save wrapper and agent to one file."""
-        save_tree(path, self.state())
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Load a file of `save_checkpoint` in place."""
-        self.load_state(load_tree(path), str(path))
-
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Restore the result of `state`; `source` is named in errors.
 
@@ -198,29 +187,29 @@ class AgentWrapper(Predicting):
             RunError: the state of an agent with other wrappers.
         """
         if state.get("class") != type(self).__name__ or "wrapper" not in state:
-            raise RunError(
-                f"{source} holds a {described(state)}, this is a {described(self.state())}. fix: the same wrappers."
-            )
+            raise RunError(f"{source} holds {described(state)}, not {described(self.state())}. fix: the same wrappers.")
         self.agent.load_state(state["agent"], source)
         self.load_wrapper_state(state["wrapper"])
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
         """Load wrapper and agent from a file of `save_checkpoint`."""
-        tree = cls._tree(path)
+        tree: dict[str, Any] = load_tree(path)
+        if tree.get("class") != cls.__name__:
+            raise RunError(f"{path} holds a {tree.get('class')}, not a {cls.__name__}. fix: {tree.get('class')}.load.")
         return cls._of(tree, find_algorithm(str(_innermost(tree)["algo"])), path, device, accelerator)
 
     @classmethod
-    def _of(cls, tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> Self:
-        """Build wrapper and agent (of class `kind`) from the contents of a file.
+    def _of(cls, tree: Mapping[str, Any], kind: type[EvolvableAlgorithm], path: str | Path, *place: Any) -> Self:
+        """Build wrapper and agent (of class `kind`) from the contents of a file, on `place` (device, accelerator).
 
         Raises:
             AlgorithmError: the constructor of the wrapper needs more than the agent.
         """
         if "wrapper" in tree["agent"]:
-            agent = _class_named(tree["agent"], path)._of(tree["agent"], kind, path, device, accelerator)
+            agent: Any = _class_named(tree["agent"], path)._of(tree["agent"], kind, path, *place)
         else:
-            agent = kind._blank(tree["agent"], device, accelerator)
+            agent = kind._blank(tree["agent"], *place)
             agent.load_state(tree["agent"], str(path))
         try:
             wrapper = cls(agent)
@@ -232,16 +221,9 @@ class AgentWrapper(Predicting):
         wrapper.load_wrapper_state(tree["wrapper"])
         return wrapper
 
-    @classmethod
-    def _tree(cls, path: str | Path) -> dict[str, Any]:
-        tree: dict[str, Any] = load_tree(path)
-        if tree.get("class") != cls.__name__:
-            raise RunError(f"{path} holds a {tree.get('class')}, not a {cls.__name__}. fix: {tree.get('class')}.load.")
-        return tree
 
-
-class Filling:
-    """The rollout buffer of a wrapped agent, filled manually; everything but `add` is the buffer's."""
+class Around:
+    """Part of a wrapped agent; everything that a subclass does not define is that of the part."""
 
     def __init__(self, wrapper: AgentWrapper, inner: Any) -> None:
         self.wrapper, self.inner = wrapper, inner
@@ -252,24 +234,18 @@ class Filling:
     def __len__(self) -> int:
         return len(self.inner)
 
+
+class Filling(Around):
+    """The rollout buffer of a wrapped agent, filled manually."""
+
     def add(self, obs: Any, *args: Any, next_obs: Any = None, **kwargs: Any) -> None:
         """See `RolloutBuffer.add`. Takes the environment's observations; `next_obs` is keyword-only."""
         after = None if next_obs is None else self.wrapper._shown(next_obs)
         self.inner.add(self.wrapper._shown(obs), *args, next_obs=after, **kwargs)
 
 
-class Recording:
-    """Recorder of a wrapped agent that applies the wrapper to observations.
-
-    Everything else is delegated to the recorder: `buffer` (which holds transformed observations), `full`, `restart`,
-    `chosen`.
-    """
-
-    def __init__(self, wrapper: AgentWrapper, inner: Any) -> None:
-        self.wrapper, self.inner = wrapper, inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["inner"], name)
+class Recording(Around):
+    """Recorder of a wrapped agent; its `buffer` holds transformed observations."""
 
     def act(self, obs: Any, mask: Mask = None) -> Any:
         """Return exploring actions for the environment from observations [E, ...]."""
@@ -284,6 +260,14 @@ class Recording:
     def finish(self, obs: Any) -> None:
         """Complete the rollout; `obs` follows its last step."""
         self.inner.finish(self.wrapper.observe(obs))
+
+
+class ObservedMemory(Around):
+    """The wrapped agent's view of a data set."""
+
+    def sample_from_indices(self, rows: np.ndarray) -> Any:
+        """Sample rows from the memory, with transformed observations."""
+        return with_observations(self.inner.sample_from_indices(rows), self.wrapper.observe)
 
 
 class RSNorm(AgentWrapper):
@@ -309,30 +293,32 @@ class RSNorm(AgentWrapper):
 
     def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: list[str] | None = None) -> None:
         super().__init__(agent)
-        self.epsilon, self.norm_obs_keys = epsilon, norm_obs_keys
-        if not is_team(agent) and foreign.observation_space(unwrapped(agent)) is None:
+        self.epsilon, self.norm_obs_keys, self._is_team = epsilon, norm_obs_keys, is_team(agent)
+        self._is_on_policy = is_on_policy(agent)
+        if not self._is_team and foreign.observation_space(unwrapped(agent)) is None:
             raise AlgorithmError(
                 f"RSNorm needs agents with an observation_space; {type(unwrapped(agent)).__name__} has none. "
                 "fix: agent.observation_space = env.single_observation_space."
             )
         if norm_obs_keys is not None:
-            each = list(agent.observation_space.values()) if is_team(agent) else [agent.observation_space]
-            keys = list(dict.fromkeys(key for s in each if isinstance(s, spaces.Dict) for key in s.spaces))
+            spaces_of_agents = agent.observation_space.values() if self._is_team else [agent.observation_space]
+            keys = list(dict.fromkeys(k for s in spaces_of_agents if isinstance(s, spaces.Dict) for k in s.spaces))
             unknown = [key for key in norm_obs_keys if key not in keys]
             if unknown:
-                where = agent.observation_space
-                raise ConfigError(f"norm_obs_keys {unknown} are not keys of {where}. fix: choose among {keys}.")
-        self.obs_rms = self._nothing_seen()
+                raise ConfigError(
+                    f"norm_obs_keys {unknown} are not keys of {agent.observation_space}. fix: choose among {keys}."
+                )
+        self.obs_rms = self._new_statistics()
 
-    def _nothing_seen(self) -> Any:
+    def _new_statistics(self) -> Any:
         """Create empty statistics in the shape of the space; for several agents by agent."""
-        if not is_team(self.agent):
+        if not self._is_team:
             return self._statistics(self.agent.observation_space)
         by_group = {group: self._statistics(space) for group, space in self.agent.observation_space.items()}
         group_of = {agent: group for group, agents in self.agent.grouped_agents.items() for agent in agents}
         return {agent: by_group[group_of[agent]] for agent in self.agent.agent_ids}
 
-    def _statistics(self, space: spaces.Space[Any]) -> Any:
+    def _statistics(self, space: spaces.Space[Any]) -> Statistics:
         """Create statistics in the shape of the space; None for parts that are not normalised."""
         if isinstance(space, spaces.Dict):
             keys = self.norm_obs_keys
@@ -341,19 +327,23 @@ class RSNorm(AgentWrapper):
             return tuple(self._statistics(part) for part in space.spaces)
         return RunningMeanStd(space.shape, self.epsilon) if isinstance(space, spaces.Box) else None
 
+    def _parts(self) -> list[RunningMeanStd]:
+        """Return the statistics of all normalised parts."""
+        return [part for part in trees.leaves(self.obs_rms) if part is not None]
+
     def observe(self, obs: Any, count: bool = False) -> Any:
         """Return normalised copies of rows [B, ...] or one observation."""
-        if count and is_on_policy(self):
+        if count and self._is_on_policy:
             if self._coming is None:
                 self._coming = copy.deepcopy(self.obs_rms)
             self._take_in(self._coming, obs)
         elif count:
             self._take_in(self.obs_rms, obs)
-        return _of_team(self.obs_rms, obs) if is_team(self.agent) else _normalised(self.obs_rms, obs)
+        return _of_team(self.obs_rms, obs) if self._is_team else _normalised(self.obs_rms, obs)
 
     def _take_in(self, statistics: Any, obs: Any) -> None:
         """Count observations; for several agents only rows of present agents."""
-        if not is_team(self.agent):
+        if not self._is_team:
             _count(statistics, obs)
             return
         rows, present = obs, SeenByTeam.of(obs).present or {}
@@ -366,11 +356,11 @@ class RSNorm(AgentWrapper):
 
     def see_data(self, memory: Any) -> None:
         """Compute statistics over all observations in `memory` unless some exist; then call the agent's `see_data`."""
-        if not any(part.count for part in _parts(self.obs_rms)):
+        if not any(part.count for part in self._parts()):
             for start in range(0, len(memory), ROWS_AT_ONCE):
                 rows = np.arange(start, min(start + ROWS_AT_ONCE, len(memory)))
                 self._take_in(self.obs_rms, memory.sample_from_indices(rows)["obs"])
-        self.agent.see_data(ObservedMemory(memory, self.observe))
+        self.agent.see_data(ObservedMemory(self, memory))
 
     def learned(self) -> None:
         """Update the statistics with observations since the last `learn`."""
@@ -380,7 +370,7 @@ class RSNorm(AgentWrapper):
     def policy_spec(self) -> dict[str, Any]:
         """Return the agent's `policy_spec` with the statistics, which are part of the policy.
         Raises NotAvailableYetError for several agents."""
-        if is_team(self.agent):
+        if self._is_team:
             raise NotAvailableYetError(
                 f"{self.agent.algo}: a policy file with normalised observations is not available in this version. "
                 "fix: save_checkpoint, which keeps the statistics."
@@ -391,30 +381,18 @@ class RSNorm(AgentWrapper):
         return {**self.agent.policy_spec(), "normaliser": normaliser}
 
     def wrapper_state(self) -> dict[str, Any]:
-        return {"statistics": [part.state() for part in _parts(self.obs_rms)], "keys": self.norm_obs_keys}
+        return {"statistics": [part.state() for part in self._parts()], "keys": self.norm_obs_keys}
 
     def load_wrapper_state(self, state: Mapping[str, Any]) -> None:
         self.norm_obs_keys = state["keys"]
-        self.obs_rms, self._coming = self._nothing_seen(), None
-        for part, saved in zip(_parts(self.obs_rms), state["statistics"], strict=True):
+        self.obs_rms, self._coming = self._new_statistics(), None
+        for part, saved in zip(self._parts(), state["statistics"], strict=True):
             part.load_state(saved)
 
 
-class ObservedMemory:
-    """A memory that applies a wrapper to its observations: the wrapped agent's view of a data set."""
-
-    def __init__(self, memory: Any, observe: Callable[[Any], Any]) -> None:
-        self.memory, self.observe = memory, observe
-
-    def __len__(self) -> int:
-        return len(self.memory)
-
-    def sample_from_indices(self, rows: np.ndarray) -> Any:
-        """Sample rows from the memory, with normalised observations."""
-        return with_observations(self.memory.sample_from_indices(rows), self.observe)
-
-
-def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> AgentWrapper:
+def wrapped_from(
+    tree: Mapping[str, Any], kind: type[EvolvableAlgorithm], path: str | Path, *place: Any
+) -> AgentWrapper:
     """Load wrapper and agent from a file in which `kind.load` found a wrapped agent.
 
     Raises:
@@ -424,7 +402,7 @@ def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, acc
     if inner != kind.__name__:
         actual = described(tree)
         raise RunError(f"{path} holds a {actual}, this is {kind.__name__}.load. fix: {inner}.load(path)")
-    return _class_named(tree, path)._of(tree, kind, path, device, accelerator)
+    return _class_named(tree, path)._of(tree, kind, path, *place)
 
 
 def described(tree: Mapping[str, Any]) -> str:
@@ -438,57 +416,57 @@ def _innermost(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     return _innermost(tree["agent"]) if "wrapper" in tree else tree
 
 
-def _class_named(tree: Mapping[str, Any], path: Any) -> type[AgentWrapper]:
+def _class_named(tree: Mapping[str, Any], path: str | Path) -> type[AgentWrapper]:
     """Return the wrapper class that a state names."""
     name = str(tree["class"])
-    classes, left = dict[str, type[AgentWrapper]](), [AgentWrapper]
-    while left:
-        cls = left.pop()
-        classes[cls.__name__] = cls
-        left += cls.__subclasses__()
+    kinds = [AgentWrapper]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    classes = {kind.__name__: kind for kind in kinds}
     if name not in classes:
         raise RunError(f"{path} holds a {name}, which is not defined here. fix: import the module that defines it.")
     return classes[name]
 
 
-def _parts(statistics: Any) -> list[RunningMeanStd]:
-    if isinstance(statistics, RunningMeanStd):
-        return [statistics]
-    inside = statistics.values() if isinstance(statistics, dict) else statistics or ()
-    return [leaf for part in inside for leaf in _parts(part)]
-
-
-def _pairs(statistics: Any, obs: Any) -> Any:
-    """Iterate over (key, statistics, observations) of the parts of a Dict or Tuple space."""
+def _mapped(change: Callable[[RunningMeanStd, Any], Any], statistics: Statistics, obs: Any) -> Any:
+    """Apply `change` to every part of observations that has statistics; the other parts are unchanged."""
+    if isinstance(statistics, tuple) and isinstance(obs, Mapping):  # replay names the parts of a tuple
+        statistics = trees.untuple(statistics)
     if isinstance(statistics, dict):
-        return [(key, part, obs[key]) for key, part in statistics.items()]
-    if isinstance(obs, Mapping):  # replay names the parts of a tuple
-        names = [f"tuple_obs_{i}" for i in range(len(statistics))]
-        return [(name, part, obs[name]) for name, part in zip(names, statistics, strict=True)]
-    return [(i, part, value) for i, (part, value) in enumerate(zip(statistics, obs, strict=True))]
+        return {key: _mapped(change, part, obs[key]) for key, part in statistics.items()}
+    if isinstance(statistics, tuple):
+        return tuple(_mapped(change, *pair) for pair in zip(statistics, obs, strict=True))
+    return obs if statistics is None else change(statistics, obs)
 
 
-def _count(statistics: Any, obs: Any, present: Any = None) -> None:
+def _count(statistics: Statistics, obs: Any, present: Any = None) -> None:
     """Count observations; rows [E] bool that are not `present`, or not finite, are skipped."""
-    if isinstance(statistics, RunningMeanStd):
-        rows = _array(obs).reshape(-1, *statistics.mean.shape)
+
+    def count(running: RunningMeanStd, values: Any) -> None:
+        rows = _array(values).reshape(-1, *running.mean.shape)
         if present is not None:
             is_finite = np.isfinite(rows.reshape(len(rows), -1)).all(1) if rows.dtype.kind == "f" else True
             rows = rows[np.asarray(_array(present), bool).reshape(-1) & is_finite]
-        statistics.update(rows)
-    elif statistics is not None:
-        for _, part, value in _pairs(statistics, obs):
-            _count(part, value, present)
+        running.update(rows)
+
+    _mapped(count, statistics, obs)
 
 
-def _of_team(statistics: Mapping[str, Any], obs: Any) -> Any:
+def _normalised(statistics: Statistics, obs: Any) -> Any:
+    def normalise(running: RunningMeanStd, values: Any) -> Any:
+        scaled = running.normalise(_array(values))
+        return torch.from_numpy(scaled) if isinstance(values, torch.Tensor) else scaled
+
+    return _mapped(normalise, statistics, obs)
+
+
+def _of_team(statistics: Mapping[str, Statistics], obs: Any) -> Any:
     """Normalise observations by agent, in the format of lanes, of vectors and memories, or of plain mappings."""
     if AGENTS in obs and PRESENT in obs:
         return {**obs, AGENTS: _of_team(statistics, obs[AGENTS])}
 
     def by_agent(rows: Any) -> dict[str, Any]:
-        present = {a: x for a, x in rows.items() if a in statistics and x is not None}
-        return {**rows, **{a: _normalised(statistics[a], x) for a, x in present.items()}}
+        return {a: x if x is None else _normalised(statistics.get(a), x) for a, x in rows.items()}
 
     if not isinstance(obs, TeamObservations):
         return by_agent(obs)
@@ -496,18 +474,8 @@ def _of_team(statistics: Mapping[str, Any], obs: Any) -> Any:
     return TeamObservations(by_agent(obs), obs.present, final, obs.final_present, obs.acted, obs.state)
 
 
-def _normalised(statistics: Any, obs: Any) -> Any:
-    if statistics is None:
-        return obs
-    if isinstance(statistics, RunningMeanStd):
-        scaled = statistics.normalise(_array(obs))
-        return torch.from_numpy(scaled) if isinstance(obs, torch.Tensor) else scaled
-    parts = {key: _normalised(part, value) for key, part, value in _pairs(statistics, obs)}
-    return parts if isinstance(statistics, dict) or isinstance(obs, Mapping) else tuple(parts.values())
-
-
 def _array(obs: Any) -> np.ndarray:
-    return obs.detach().cpu().numpy() if isinstance(obs, torch.Tensor) else np.asarray(obs)
+    return obs.numpy(force=True) if isinstance(obs, torch.Tensor) else np.asarray(obs)
 
 
 # --- queries through wrappers ----------------------------------------------------------------------------------------

@@ -8,13 +8,16 @@ import math
 import os
 import zipfile
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from agilerl.core.hostile import MIB, read_regular
 from agilerl.errors import NotAvailableYetError, RunError
+
+if TYPE_CHECKING:
+    from agilerl.core.tree import Tree
 
 MAX_FILE = 512 * MIB
 MAX_MEMBER = 256 * MIB  # of a zip, unpacked
@@ -100,7 +103,7 @@ def tensors_in(content: bytes, source: str) -> Any:
         ) from None
 
 
-def named_tensors(tree: Any, source: str) -> dict[str, Tensor]:
+def named_tensors(tree: Tree, source: str) -> dict[str, Tensor]:
     """Return a state dict, checked: name -> float32 tensor on the CPU.
 
     Raises:

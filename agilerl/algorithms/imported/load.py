@@ -20,7 +20,7 @@ READERS = {"sb3": sb3.read, "cleanrl": cleanrl.read}
 
 def load(
     path: str | os.PathLike[str],
-    env: Any,
+    env: foreign.EnvLike,
     *,
     library: str | None = None,
     activation: str | None = None,
@@ -78,7 +78,7 @@ def _library_of(path: str | os.PathLike[str]) -> str:
     )
 
 
-def _spaces(env: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def _spaces(env: foreign.EnvLike, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Return (observation space, action space) of one environment; one that is created here is closed."""
     if isinstance(env, str):
         vector = make_vect_envs(env, num_envs=1, **kwargs)
@@ -89,10 +89,7 @@ def _spaces(env: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     instance = env() if isinstance(env, Factory) else env
     try:
         if foreign.possible_agents(instance) is not None:
-            raise EnvError(
-                "policies of other libraries have one agent, and the environment has several. "
-                "fix: a single-agent environment."
-            )
+            raise EnvError("policies of other libraries have one agent. fix: a single-agent environment.")
         spaces = tuple(ask(instance, "single_") or ask(instance) for _, ask in foreign.SPACES)
     finally:
         if instance is not env:

@@ -17,6 +17,7 @@ from torch import Tensor
 from agilerl.algorithms.imported.agents import Place, concatenated
 from agilerl.algorithms.imported.dense import Dense, checked_activation, connected, layer, sequence
 from agilerl.algorithms.imported.files import Layout, member_of, named_tensors, plain_json, read_zip, tensors_in
+from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 
 LIBRARY = "Stable-Baselines3"
@@ -66,10 +67,7 @@ def read(path: str | os.PathLike[str], place: Place, activation: str | None = No
     )
     data = plain_json(member_of(archive, DATA, place.source), f"{place.source}: {DATA}")
     if data.get("use_sde") is True or "actor.log_std" in layout:
-        raise NotAvailableYetError(
-            f"{place.source}: use_sde=True, whose noise depends on the state, is not imported. "
-            "fix: train with use_sde=False."
-        )
+        raise NotAvailableYetError(f"{place.source}: use_sde=True is not imported. fix: use_sde=False.")
     variables = member_of(archive, VARIABLES, place.source)
     ignored = [name for name in OFTEN_PICKLED if isinstance(data.get(name), Mapping) and PICKLED in data[name]]
     return _agent(layout, place, data, variables, activation or _activation(data)), ignored
@@ -183,7 +181,7 @@ def _temperature(name: str, tensor: Tensor, source: str) -> dict[str, Any]:
     return {"init_temperature": max(alpha, MIN_TEMPERATURE), "learn_temperature": is_learned}
 
 
-def _items(tree: Any) -> list[tuple[str, Any]]:
+def _items(tree: Tree) -> list[tuple[str, Any]]:
     return list(tree.items()) if isinstance(tree, Mapping) else []
 
 
@@ -207,5 +205,5 @@ def numbers(data: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> di
     return taken
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT

@@ -21,6 +21,7 @@ from agilerl.core.spaces import nested
 from agilerl.core.tree import leaves
 from agilerl.envs.team import Team
 from agilerl.errors import AlgorithmError
+from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import check_bounded, rescale_action
 from agilerl.networks.distributions import masked_logits
 
@@ -265,7 +266,9 @@ class TeamActions(_Layout):
         each = zip(self.columns.values(), self.each, strict=True)
         return torch.cat([one.features(stored[..., columns]) for columns, one in each], -1)
 
-    def act(self, outputs: np.ndarray, noise: np.ndarray | None, gumbel: np.ndarray | None, mask: Any) -> np.ndarray:
+    def act(
+        self, outputs: np.ndarray, noise: np.ndarray | None, gumbel: np.ndarray | None, mask: np.ndarray | None
+    ) -> np.ndarray:
         """Return actions to store [..., A] float32 from policy outputs [..., F].
 
         Args:
@@ -333,7 +336,7 @@ class ActingTeam(Protocol):
 
     def get_group_id(self, agent_id: str) -> str: ...
 
-    def registered(self, kind: str, group: str, network: Any) -> Any: ...
+    def registered(self, kind: str, group: str, network: EvolvableModule) -> Any: ...
 
 
 def team_of_spaces(observation_spaces: Mapping[str, Space[Any]], action_spaces: Mapping[str, Space[Any]]) -> Team:

@@ -29,7 +29,7 @@ from agilerl.algorithms.teams.names import Losses, group_of, groups_of, keep_ids
 from agilerl.algorithms.teams.names import Named as Named
 from agilerl.algorithms.teams.names import Spaces as Spaces
 from agilerl.algorithms.teams.transitions import FIELDS, ROLES, TeamExperiences
-from agilerl.core import tree
+from agilerl.core import foreign, tree
 from agilerl.core.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.core.signatures import by_position_or_name, construct, construct_without_repeats, constructor_arguments
 from agilerl.core.spaces import short_form, space_from_json
@@ -93,7 +93,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         agent_ids: Sequence[str] | None = None,
         hp_config: HyperparameterConfig | None = None,
         device: str | torch.device = "cpu",
-        accelerator: Any = None,
+        accelerator: foreign.Accelerator | None = None,
         torch_compiler: str | None = None,
         normalize_images: bool = True,
         placeholder_value: float | None = -1,
@@ -224,7 +224,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """Return a network that reads the observations of all agents."""
         raise NotImplementedError(f"{type(self).__name__} must implement joint_network()")
 
-    def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
+    def policy_output(self, obs: tree.Tree, noisy: bool = False) -> Tensor:
         """Return the outputs of all policy modules [E, F] for observations [E, ...]."""
         return self.policy_program(lambda name: raw_output(resolve(self, name)), axis=1)(obs)
 
@@ -263,18 +263,18 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """Return the environment steps between updates."""
         return self.learn_step if hasattr(self, "learn_step") else 1
 
-    def learn(self, experiences: Any) -> Any:
+    def learn(self, experiences: Mapping[str, Any] | Sequence[Any]) -> Any:
         """Perform one update from sampled transitions of the team; see `learn_from`."""
         return self.learn_from(experiences)
 
     # A subclass that overrides this `learn` cannot be run by an engine.
     published_learn = learn
 
-    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
+    def with_observations(self, experiences: Mapping[str, Any] | Sequence[Any], change: Callable[[Any], Any]) -> Any:
         """Apply `change` to all observations by agent in the argument of `learn`; used by observation wrappers."""
         return team_transitions.with_observations(experiences, change)
 
-    def learn_from(self, experiences: Any) -> dict[str, tuple[float | None, float]]:
+    def learn_from(self, experiences: Mapping[str, Any] | Sequence[Any]) -> dict[str, tuple[float | None, float]]:
         """Perform one update.
 
         Args:
@@ -294,7 +294,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         self.remember_observations(batch.obs, batch.action)
         return learn_alone(self, batch, plain)
 
-    def make_batch(self, experiences: Any) -> TransitionBatch:
+    def make_batch(self, experiences: Mapping[str, Any] | Sequence[Any]) -> TransitionBatch:
         """Convert sampled transitions by agent to tensors.
 
         An agent is absent if it has no row, its row contains NaN, or the presence mask of the observations says so
@@ -335,7 +335,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             **extra,
         )
 
-    def _fields(self, experiences: Any) -> dict[str, Any]:
+    def _fields(self, experiences: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         """Return the five fields by their published names, and optional fields."""
         if hasattr(experiences, "to_dict"):  # a TensorDict
             experiences = experiences.to_dict()
@@ -406,7 +406,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     def test(
         self,
-        env: Any,
+        env: foreign.Env,
         swap_channels: bool = False,
         max_steps: int | None = None,
         loop: int = 1,
@@ -430,13 +430,13 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         options: dict[str, Any] = {"callback": callback, "by_agent": not sum_scores}
         return run_test(self, env, swap_channels, max_steps, loop, **options)
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _greedy(self, obs: tree.Tree, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, A] for team lanes."""
         with torch.no_grad():
             outputs = self.policy_output(obs)
         return self.environment_action(self.greedy(outputs, mask))
 
-    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _sampled(self, rng: np.random.Generator, obs: tree.Tree, mask: Mask = None) -> np.ndarray:
         """Return sampled actions [E, A] for team lanes; the greedy ones of policies without a distribution."""
         return self._greedy(obs, mask)
 
@@ -491,7 +491,9 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         return [name for name in super().unsaved_attributes() if name.partition(" ")[0] not in MADE_OF_SPACES]
 
     @classmethod
-    def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Any:
+    def _blank(
+        cls, state: Mapping[str, Any], device: str | torch.device, accelerator: foreign.Accelerator | None
+    ) -> Any:
         """Create a team from the spaces and arguments in a state. RunError if the spaces are missing."""
         spaces = {
             name: {agent: None if space is None else space_from_json(space) for agent, space in by_agent.items()}

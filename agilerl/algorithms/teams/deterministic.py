@@ -6,7 +6,7 @@ rows of one batch, agent by agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -14,20 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.base.actions import noise_paths, range_of
+from agilerl.algorithms.base.actions import range_of
+from agilerl.algorithms.base.actor_critic import RAW_RANGE, CriticRows, DeterministicActorCritic
 from agilerl.algorithms.base.building import check_memory
+from agilerl.algorithms.base.single_agent import UpdateLoss
 from agilerl.algorithms.teams.actions import Alike
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
-from agilerl.algorithms.teams.networks import by_group
+from agilerl.algorithms.teams.networks import Networks, by_group, networks_by_group
 from agilerl.core import tree
+from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import constructor_arguments
 from agilerl.core.spaces import parts_of
 from agilerl.engine.modules import soft_update
-from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
+from agilerl.engine.protocol import Draws, Network, TransitionBatch, UpdateEngine
 from agilerl.engine.recipes import AgentLayout, GroupLayout, TeamActorCriticRecipe
 from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
-from agilerl.losses.actor_critic import deterministic_policy_loss
+from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_action
 from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.configs import NetConfig
 from agilerl.modules.lstm import EvolvableLSTM
@@ -42,8 +45,9 @@ from agilerl.networks.encoders import asks_for_memory, encoder_named, mapping_of
 from agilerl.networks.q_networks import ContinuousQNetwork
 
 Team = MultiAgentRLAlgorithm
+Noise = float | np.ndarray | Mapping[str, float | Sequence[float] | np.ndarray]
+TeamTree = Mapping[str, Any]  # observations of a team, see `envs.protocol`
 
-RAW_RANGE = (-1.0, 1.0)  # of Box actions: noise, targets, replay and the exported policy assume it
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
 NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that also accept a mapping by agent
 OF_PARTS = (EvolvableCNN, EvolvableResNet, EvolvableMultiInput)  # encoders that do not concatenate all parts
@@ -56,29 +60,49 @@ _SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  
 def by_component(name: str) -> Any:
     """Return a property of teams: noise, a number or [C] of all Box components. A mapping by agent may be assigned."""
 
-    def assign(team: Team, value: Any) -> None:
+    def assign(team: Team, value: Noise) -> None:
         team.__dict__[name] = noise_by_component(team, name, value)
 
     return property(lambda team: team.__dict__[name], assign)
 
 
-class CentralisedCritics(MultiAgentRLAlgorithm):
-    """A team with deterministic policies, exploration noise, and critics of all agents' observations and actions.
-
-    Attributes:
-        critic_names: kinds of critics; policies are trained with the first.
-    """
+class CentralisedCritics(MultiAgentRLAlgorithm, DeterministicActorCritic):
+    """A team with deterministic policies, exploration noise, and critics of all agents' observations and actions."""
 
     arguments_by_agent = NOISE
     critic_names: ClassVar[tuple[str, ...]] = ("critics",)
-    O_U_noise: bool
-    noise_state: np.ndarray
+    optimizer_names: ClassVar[tuple[str, ...]] = ("critic_optimizers",)
+    raw_bounds = RAW_RANGE  # type: ignore[assignment]  # of all policies
+    criterion = UpdateLoss()  # of the critics
     tau: float
 
     expl_noise, mean_noise = by_component("expl_noise"), by_component("mean_noise")
     actors = by_group("actors")
     actor_targets = by_group("actor_targets")
     actor_optimizers = by_group("actor_optimizers")
+
+    def _build(self, actor_networks: Networks, *critic_networks: Networks) -> None:
+        """Build networks that are not passed, with targets and optimisers.
+
+        Args:
+            critic_networks: of each kind.
+        """
+        count = (1 + len(self.critic_names)) * len(self.grouped_agents)
+        weight_seeds = iter(seeds(self.seed, Purpose.INITIAL_WEIGHTS, count, generation=2).tolist())
+        actors = networks_by_group(self, "actor_networks", actor_networks)
+        critics = [networks_by_group(self, "critic_networks", networks) for networks in critic_networks]
+        for group in self.grouped_agents:
+            seed = next(weight_seeds)
+            self.registered("actors", group, actors.get(group) or make_actor(self, group, seed))
+            for kind, networks in zip(self.critic_names, critics, strict=True):
+                seed = next(weight_seeds)
+                self.registered(kind, group, networks.get(group) or make_critic(self, group, seed))
+        for group in self.grouped_agents:
+            self.register_network("actors", "actor_targets", "actor_optimizers", group, "lr_actor", policy=True)
+        for kind, optimizers in zip(self.critic_names, self.optimizer_names, strict=True):
+            for group in self.grouped_agents:
+                targets = kind.replace("critics", "critic_targets")
+                self.register_network(kind, targets, optimizers, group, "lr_critic")
 
     def joint_network(self) -> EvolvableNetwork:
         network: EvolvableNetwork = resolve(self, f"{self.critic_names[0]}.{self.shared_agent_ids[0]}")
@@ -88,7 +112,7 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
         """Move a target network towards its network, in place: target ← (1 − τ)·target + τ·net."""
         soft_update(net, target, self.tau)
 
-    def registered(self, kind: str, group: str, network: Any) -> Any:
+    def registered(self, kind: str, group: str, network: nn.Module) -> Any:
         """Assign as `<kind>.<group>` and return it; policies are checked by `check_range`."""
         if kind == "actors":
             check_range(self, group, network)
@@ -104,42 +128,38 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
         if actions is None:
             return None
         obs, agents = self.probe_observations(count), self.agents_of(network)
-        features = self.actions.features(actions)
-        taken = features * presence(self, obs, features)
+        taken = self.taken_features(obs, actions)
         return critic_inputs(obs, [taken] * len(agents), 0)[1].reshape(len(agents), len(taken), -1)
 
     @property
-    def action_size(self) -> int:
+    def action_size(self) -> int:  # type: ignore[override]  # not assigned
         """Number of components of all Box actions."""
         return self.actions.components
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Draw (noise [*shape, C] for components, Gumbel noise [*shape, F] for logits)."""
-        steps = int(np.prod(shape[:-1], dtype=int))
-        noise = noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size)
-        return noise, rng.gumbel(size=(*shape, self.actions.width))
+        noise = DeterministicActorCritic.draw_exploration(self, rng, shape)
+        return *noise, rng.gumbel(size=(*shape, self.actions.width))
 
-    def action_noise(self, agent_id: str | None = None) -> np.ndarray:
+    def action_noise(self, agent_id: str | None = None) -> np.ndarray:  # type: ignore[override]  # as published
         """Return noise [E, C] float32 of one vector step for all Box components, or for those of one agent."""
-        noise = noise_paths(self, self._exploration, 1, len(self.noise_state))[0].astype(np.float32)
-        ends = np.cumsum([one.size for one in self.actions.each])
-        parts = dict(zip(self.actions.agents, np.split(noise, ends[:-1], -1), strict=True))
-        return noise if agent_id is None else parts[agent_id]
+        noise = DeterministicActorCritic.action_noise(self)
+        return noise if agent_id is None else noise[:, self.actions.boxes[agent_id]]
 
-    def reset_action_noise(self, indices: Any) -> None:
-        """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
-        state = np.array(self.noise_state)
-        state[np.asarray(indices, dtype=int)] = 0
-        self.noise_state = state
+    # --- learning -----------------------------------------------------------------------------------------------------
 
-    def _recipe(
-        self, critics: Sequence[str], optimizers: Sequence[str], policy_interval: int, smooths: bool
-    ) -> TeamActorCriticRecipe:
-        """Return the update of a team as data.
+    def update_options(self) -> tuple[Any, ...]:
+        return self.temperature, self.policy_freq
 
-        Args:
-            critics, optimizers: kinds of critics, and of their optimisers, of every group.
-        """
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Draw Gumbel noise for the relaxed discrete actions and normal noise for the smoothing, [*shape, F] each."""
+        size = (*shape, self.actions.width)
+        noise = {"gumbel": rng.gumbel(size=size)}
+        return noise | {"smoothing": rng.standard_normal(size)} if self.smooths else noise
+
+    def recipe(self) -> TeamActorCriticRecipe | None:
+        if self.policy_freq > 1 and not self.tracks_with_policy:  # C moves all targets with the policies
+            return None
         actions = self.actions
         agents = tuple(
             AgentLayout(name, one.sizes, actions.columns[name].start, actions.widths[name].start, one.width,
@@ -149,12 +169,127 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
         groups = tuple(
             GroupLayout(
                 tuple(actions.agents.index(agent) for agent in members), f"actors.{group}",
-                tuple(f"{kind}.{group}" for kind in critics), f"actor_optimizers.{group}",
-                tuple(f"{kind}.{group}" for kind in optimizers),
+                tuple(f"{kind}.{group}" for kind in self.critic_names), f"actor_optimizers.{group}",
+                tuple(f"{kind}.{group}" for kind in self.optimizer_names),
             )
             for group, members in self.grouped_agents.items()
         )  # fmt: skip
-        return TeamActorCriticRecipe(agents, groups, float(self.temperature), policy_interval, smooths)
+        return TeamActorCriticRecipe(agents, groups, float(self.temperature), self.policy_freq, self.smooths)
+
+    def taken_features(self, obs: TeamTree, action: Tensor) -> Tensor:
+        """Return stored actions as critics read them, [..., B, F]; 0 unless present or waiting."""
+        features = self.actions.features(action)
+        is_active = obs[PRESENT] if WAITING not in obs else obs[PRESENT] + obs[WAITING]
+        mask: Tensor = is_active.to(features).index_select(-1, self.actions.owners_on[features.device])
+        return features * mask
+
+    def next_actions(self, engine: UpdateEngine, batch: TransitionBatch) -> Tensor:
+        """Return the target policies' next actions [..., B, F], smoothed if `smooths`.
+
+        A waiting agent holds its last action. The actions of other absent agents are 0.
+        """
+        by_agent: dict[str, Tensor] = {}
+        actions, obs, legal, axis = self.actions, batch.next_obs, batch.next_mask, batch.reward.dim() - 2
+        for group, agents in self.grouped_agents.items():
+            outputs = outputs_of(engine.target(f"actors.{group}"), obs, agents, axis)
+            for agent, out in zip(agents, outputs, strict=True):
+                one, mask = actions.by_agent[agent], None if legal is None else legal[..., actions.masks[agent]]
+                by_agent[agent] = one.chosen(out, mask) if one.is_choice else out
+        chosen = torch.cat([by_agent[agent] for agent in self.agent_ids], -1)
+        if self.smooths:
+            chosen = self._smoothed(chosen, batch, engine.hp)
+        owners = actions.owners_on[chosen.device]
+        present: Tensor = obs[PRESENT].to(chosen).index_select(-1, owners)
+        if LAST_ACTION not in obs:
+            return chosen * present
+        waits: Tensor = obs[WAITING].to(chosen).index_select(-1, owners)
+        return chosen * present + actions.features(obs[LAST_ACTION].to(chosen)) * waits
+
+    def _smoothed(self, features: Tensor, batch: TransitionBatch, hp: Mapping[str, Tensor]) -> Tensor:
+        """Add noise to raw components of features [..., B, F]; discrete choices are unchanged."""
+        noisy = smoothed_action(features, batch.noise["smoothing"], hp["policy_noise"], hp["noise_clip"])
+        is_raw = [not one.is_choice for one in self.actions.each for _ in range(one.width)]
+        return torch.where(torch.tensor(is_raw, device=features.device), noisy, features)
+
+    def critic_rows(self, batch: TransitionBatch, gamma: Tensor) -> Sequence[CriticRows]:
+        """Return the rows that critics learn from, for groups of each size; weights are 0 for absent agents.
+
+        Critics also learn from waiting agents: rewards received while waiting, and the values that follow, belong to
+        the last action. They propagate to it through the values of the states in which it is held.
+        """
+        discounts, axis, all_rows = batch.discounts(gamma), batch.reward.dim() - 2, []
+        present, weights = batch.obs[PRESENT].to(batch.weight), batch.weight.unsqueeze(-1)
+        for alike in self.actions.alike:
+            weight = weights if alike.count == 1 else weights / alike.count
+            policy_weight = critic_weight = of_groups(alike, weight * present, axis)
+            if WAITING in batch.obs:
+                critic_weight = of_groups(alike, weight * (present + batch.obs[WAITING].to(weight)), axis)
+            critics, optimizers, policy_optimizers = (
+                tuple(f"{kind}.{group}" for kind in kinds for group in alike.groups)
+                for kinds in (self.critic_names, self.optimizer_names, ("actor_optimizers",))
+            )
+            reward, discount = (of_groups(alike, x, axis) for x in (batch.reward, discounts))
+            all_rows.append(
+                CriticRows(
+                    alike.groups, alike.count, critics, optimizers, policy_optimizers, reward, discount, critic_weight,
+                    policy_weight,
+                )
+            )  # fmt: skip
+        return all_rows
+
+    def critic_values(self, critics: Network, obs: TeamTree, actions: Tensor, rows: CriticRows) -> Tensor:
+        """Return values [C, G, ..., K·B] of one joint action [..., B, F] by C kinds of critics of G groups."""
+        inputs: tuple[Any, Tensor] = (obs.get(JOINT, obs[AGENTS]), actions)
+        if rows.count > 1:
+            inputs = critic_inputs(obs, [actions] * rows.count, rows.reward.dim() - 2)
+        values = critics(*inputs).squeeze(-1)
+        return values.view(len(self.critic_names), -1, *values.shape[1:])
+
+    def policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, taken: Tensor, rows: CriticRows) -> Tensor:
+        """Return the policy loss [G, ...] of each group (arXiv:1706.02275, eq. 5).
+
+        Each agent's action is replaced by its policy's; the others' come from replay. Squared logits are penalised, as
+        in the authors' released code.
+
+        Args:
+            taken: [..., B, F].
+        """
+        actions, obs, legal, axis = self.actions, batch.obs, batch.obs_mask, batch.reward.dim() - 2
+        inputs, sizes = [], list[Tensor | None]()
+        for group in rows.groups:
+            agents, replaced = self.grouped_agents[group], []
+            is_choice = actions.by_agent[agents[0]].is_choice
+            outputs = outputs_of(engine.network(f"actors.{group}"), obs, agents, axis)
+            for agent, out in zip(agents, outputs, strict=True):
+                span, action = actions.widths[agent], out
+                if is_choice:
+                    mask, gumbel = None if legal is None else legal[..., actions.masks[agent]], batch.noise["gumbel"]
+                    action = actions.by_agent[agent].straight_through(out, gumbel[..., span], self.temperature, mask)
+                replaced.append(torch.cat((taken[..., : span.start], action, taken[..., span.stop :]), -1))
+            inputs.append(critic_inputs(obs, replaced, axis))
+            means = [out.square().mean(-1) for out in outputs] if is_choice else []
+            sizes.append((means[0] if len(means) == 1 else torch.cat(means, axis)) if means else None)
+        values = engine.through_each(rows.critics[: len(rows.groups)])(inputs).squeeze(-1)
+        penalties = [LOGIT_DECAY * size if size is not None else values.new_zeros(values.shape[1:]) for size in sizes]
+        return deterministic_policy_loss(values - torch.stack(penalties), rows.policy_weight)
+
+    def priorities(self, batch: TransitionBatch, errors: Sequence[Tensor]) -> Tensor | None:
+        """Return replay priorities [..., B], the mean |δ| over active agents (0 without any); None if unused.
+
+        Args:
+            errors: |TD errors| [G, ..., K·B] for groups of each size.
+        """
+        if not batch.wants_priorities:
+            return None
+        by_agent: dict[int, Tensor] = {}
+        for alike, sizes in zip(self.actions.alike, errors, strict=True):
+            for members, of_group in zip(alike.numbers, sizes, strict=True):
+                by_agent |= zip(members, of_group.chunk(len(members), batch.reward.dim() - 2), strict=True)
+        active = batch.obs[PRESENT].to(batch.reward)
+        if WAITING in batch.obs:
+            active = active + batch.obs[WAITING].to(batch.reward)
+        mean: Tensor = (torch.stack([by_agent[k] for k in range(self.n_agents)], -1) * active).sum(-1)
+        return mean.div(active.sum(-1).clamp(min=1))
 
 
 def make_actor(team: Team, group: str, seed: int) -> DeterministicActor:
@@ -237,7 +372,7 @@ def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
 # --- exploring ----------------------------------------------------------------------------------------------------
 
 
-def noise_by_component(team: Team, name: str, given: Any) -> Any:
+def noise_by_component(team: Team, name: str, given: Noise) -> float | np.ndarray:
     """Convert a mapping by agent or group to the noise [C] of all Box components; anything else is unchanged.
 
     Raises:
@@ -268,18 +403,13 @@ def noise_by_component(team: Team, name: str, given: Any) -> Any:
 # These functions run in every update, so constants are cached in `TeamActions` and small steps are inlined.
 
 
-def batch_axis(batch: TransitionBatch) -> int:
-    """Return the batch axis of tensors [..., B, M]: 1 over rows, 0 for modules."""
-    return batch.reward.dim() - 2
-
-
 def rows_of(per_agent: Tensor, own: Sequence[int], axis: int) -> Tensor:
     """Concatenate the columns `own` of [..., B, M] to [..., K·B], agent by agent."""
     parts = [per_agent[..., k] for k in own]
     return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
-def outputs_of(policy: Any, obs: Any, agents: Sequence[str], axis: int) -> Sequence[Tensor]:
+def outputs_of(policy: Network, obs: TeamTree, agents: Sequence[str], axis: int) -> Sequence[Tensor]:
     """Return a policy's outputs for each of its agents, [..., B, out]."""
     seen = obs[AGENTS]
     if len(agents) == 1:
@@ -290,14 +420,7 @@ def outputs_of(policy: Any, obs: Any, agents: Sequence[str], axis: int) -> Seque
     return outputs
 
 
-def critic_values(critic: Any, obs: Any, actions: Tensor, count: int, axis: int) -> Tensor:
-    """Return values [..., K·B] of a group's K agents for one joint action [..., B, F]."""
-    joint, read = (obs.get(JOINT, obs[AGENTS]), actions) if count == 1 else critic_inputs(obs, [actions] * count, axis)
-    values: Tensor = critic(joint, read).squeeze(-1)
-    return values
-
-
-def critic_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tensor]:
+def critic_inputs(obs: TeamTree, actions: list[Tensor], axis: int) -> tuple[Any, Tensor]:
     """Return a critic's inputs for K agents of a group: all observations [..., B, ..] and joint actions [..., K·B, F],
     followed by the agent's one-hot id [K] if K > 1."""
     count, joint = len(actions), obs.get(JOINT, obs[AGENTS])
@@ -316,114 +439,3 @@ def of_groups(alike: Alike, per_agent: Tensor, axis: int) -> Tensor:
     if alike.count == 1:
         return torch.stack([per_agent[..., members[0]] for members in alike.numbers])
     return torch.stack([torch.cat([per_agent[..., k] for k in members], axis) for members in alike.numbers])
-
-
-def presence(team: Team, obs: Any, like: Tensor) -> Tensor:
-    """Return [..., B, F]: 1 for features of agents that are present, or waiting and holding their last action."""
-    there = obs[PRESENT] if WAITING not in obs else obs[PRESENT] + obs[WAITING]
-    mask: Tensor = there.to(like).index_select(-1, team.actions.owners_on[like.device])
-    return mask
-
-
-def weights_of(batch: TransitionBatch, alike: Alike, axis: int) -> tuple[Tensor, Tensor]:
-    """Return row weights [G, ..., K·B] of (critics, policies); 0 for absent agents.
-
-    Critics also learn from waiting agents: rewards received while waiting, and the values that follow, belong to the
-    last action. They propagate to it through the values of the states in which it is held.
-    """
-    weight = batch.weight.unsqueeze(-1)
-    weight = weight if alike.count == 1 else weight / alike.count
-    there = batch.obs[PRESENT].to(weight)
-    deciding = of_groups(alike, weight * there, axis)
-    if WAITING not in batch.obs:
-        return deciding, deciding
-    return of_groups(alike, weight * (there + batch.obs[WAITING].to(weight)), axis), deciding
-
-
-def next_actions(
-    team: Team,
-    engine: UpdateEngine,
-    batch: TransitionBatch,
-    axis: int,
-    smooth: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Return the target policies' next actions [..., B, F], after applying `smooth`.
-
-    A waiting agent holds its last action. The actions of other absent agents are 0.
-    """
-    by_agent: dict[str, Tensor] = {}
-    actions, obs, legal = team.actions, batch.next_obs, batch.next_mask
-    for group, agents in team.grouped_agents.items():
-        outputs = outputs_of(engine.target(f"actors.{group}"), obs, agents, axis)
-        for agent, out in zip(agents, outputs, strict=True):
-            one, mask = actions.by_agent[agent], None if legal is None else legal[..., actions.masks[agent]]
-            by_agent[agent] = one.chosen(out, mask) if one.is_choice else out
-    chosen = torch.cat([by_agent[agent] for agent in team.agent_ids], -1)
-    if smooth is not None:
-        chosen = smooth(chosen)
-    owners = actions.owners_on[chosen.device]
-    there: Tensor = obs[PRESENT].to(chosen).index_select(-1, owners)
-    if LAST_ACTION not in obs:
-        return chosen * there
-    waits: Tensor = obs[WAITING].to(chosen).index_select(-1, owners)
-    return chosen * there + actions.features(obs[LAST_ACTION].to(chosen)) * waits
-
-
-def policy_loss(
-    team: Team,
-    engine: UpdateEngine,
-    batch: TransitionBatch,
-    alike: Alike,
-    critics: tuple[str, ...],
-    taken: Tensor,
-    weight: Tensor,
-    axis: int,
-) -> Tensor:
-    """Return the policy loss [G, ...] of each group (arXiv:1706.02275, eq. 5).
-
-    Each agent's action is replaced by its policy's; the others' come from replay. Squared logits are penalised, as in
-    the authors' released code.
-
-    Args:
-        critics: one critic name per group. taken: [..., B, F]. weight: [G, ..., K·B].
-    """
-    actions, obs, legal, inputs, sizes = team.actions, batch.obs, batch.obs_mask, [], list[Tensor | None]()
-    for group, agents in zip(alike.groups, alike.agents, strict=True):
-        replaced, is_choice = [], actions.by_agent[agents[0]].is_choice
-        outputs = outputs_of(engine.network(f"actors.{group}"), obs, agents, axis)
-        for agent, out in zip(agents, outputs, strict=True):
-            span, action = actions.widths[agent], out
-            if is_choice:
-                mask, gumbel = None if legal is None else legal[..., actions.masks[agent]], batch.noise["gumbel"]
-                action = actions.by_agent[agent].straight_through(out, gumbel[..., span], team.temperature, mask)
-            replaced.append(torch.cat((taken[..., : span.start], action, taken[..., span.stop :]), -1))
-        inputs.append(critic_inputs(obs, replaced, axis))
-        means = [out.square().mean(-1) for out in outputs] if is_choice else []
-        sizes.append((means[0] if len(means) == 1 else torch.cat(means, axis)) if means else None)
-    values = engine.through_each(critics)(inputs).squeeze(-1)
-    penalties = [LOGIT_DECAY * size if size is not None else values.new_zeros(values.shape[1:]) for size in sizes]
-    return deterministic_policy_loss(values - torch.stack(penalties), weight)
-
-
-def errors_of(alike: Alike, error: Tensor, axis: int) -> dict[int, Tensor]:
-    """Convert errors [G, ..., K·B] of G groups to a mapping from agent index to errors [..., B]."""
-    by_agent: dict[int, Tensor] = {}
-    for members, of_group in zip(alike.numbers, error, strict=True):
-        by_agent |= zip(members, of_group.chunk(len(members), axis), strict=True)
-    return by_agent
-
-
-def priorities(batch: TransitionBatch, errors: Mapping[int, Tensor]) -> Tensor | None:
-    """Return replay priorities [..., B]: the mean |δ| over present or waiting agents, 0 without any. None if unused.
-
-    Args:
-        errors: agent index -> TD errors [..., B].
-    """
-    if not batch.wants_priorities:
-        return None
-    there = batch.obs[PRESENT].to(batch.reward)
-    if WAITING in batch.obs:
-        there = there + batch.obs[WAITING].to(batch.reward)
-    sizes = torch.stack([errors[k].detach().abs() for k in range(there.shape[-1])], -1)
-    mean: Tensor = (sizes * there).sum(-1) / there.sum(-1).clamp(min=1)
-    return mean

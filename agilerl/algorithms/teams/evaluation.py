@@ -19,7 +19,7 @@ from agilerl.envs.team import MASKED, nothing
 from agilerl.errors import ShapeError, unknown_name
 
 
-def as_defined(team: ActingTeam, agent: str, action: np.ndarray, info: Any) -> np.ndarray:
+def as_defined(team: ActingTeam, agent: str, action: np.ndarray, info: object) -> np.ndarray:
     """Return the action, replaced by the environment-defined action where there is one."""
     defined = None if not isinstance(info, Mapping) else info.get("env_defined_actions", info.get("env_defined_action"))
     if defined is None:
@@ -43,7 +43,7 @@ def by_lane(given: Any, shape: tuple[int, ...], default: float) -> np.ndarray:
     return np.stack([row.reshape(shape) if row.size == np.prod(shape) else row for row in rows])
 
 
-def _is_of_objects(value: Any) -> bool:
+def _is_of_objects(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
 
 
@@ -82,7 +82,7 @@ def observed(team: ActingTeam, obs: Mapping[str, Any]) -> tuple[dict[str, Any], 
     return {AGENTS: batches, PRESENT: torch.from_numpy(there)}, lanes
 
 
-def _batched(team: ActingTeam, agent: str, seen: Any) -> Any:
+def _batched(team: ActingTeam, agent: str, seen: tree.Tree) -> Any:
     """Return an agent's observations with a leading lane axis."""
     space = nested(team.possible_observation_spaces[agent])
 
@@ -96,7 +96,7 @@ def _batched(team: ActingTeam, agent: str, seen: Any) -> Any:
     return tree.map_leaves(leaf, space, parted(seen, team.possible_observation_spaces[agent])[0])
 
 
-def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
+def _rows_without_nan(rows: tree.Tree, lanes: int) -> np.ndarray:
     """Return [E] bool: rows without NaN."""
     is_finite = np.ones(lanes, bool)
     for leaf in tree.leaves(rows):
@@ -105,18 +105,18 @@ def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
     return is_finite
 
 
-def with_nothing(team: ActingTeam, agent: str, rows: Any, given: np.ndarray) -> Any:
+def with_nothing(team: ActingTeam, agent: str, rows: tree.Tree, given: np.ndarray) -> Any:
     """Replace rows that are not `given` [E] by the placeholder of an absent agent."""
     empty = nothing(team.possible_observation_spaces[agent], len(given))
 
-    def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
+    def leaf(values: Any, absent: np.ndarray) -> np.ndarray:
         chosen = given.reshape(-1, *[1] * (values.ndim - 1))
         return np.where(chosen, values, absent.reshape(values.shape).astype(values.dtype))
 
     return tree.map_leaves(leaf, rows, empty)
 
 
-def mask_beside(team: ActingTeam, agent: str, seen: Any) -> Any:
+def mask_beside(team: ActingTeam, agent: str, seen: tree.Tree) -> Any:
     """Return the action mask in an agent's observations, as in PettingZoo's board games; None without one."""
     return parted(seen, team.possible_observation_spaces.get(agent))[1]
 
@@ -133,9 +133,7 @@ def masks_of(
             raise ShapeError(f"{team.algo}, action masks: {unknown_name('agent', str(agent), team.agent_ids)}")
         columns, space = team.actions.masks[agent], team.possible_action_spaces[agent]
         if not columns.stop - columns.start:
-            raise ShapeError(
-                f"{team.algo}: an action mask of {agent}, whose actions {space} are not discrete. fix: leave it out."
-            )
+            raise ShapeError(f"{team.algo}: a mask of {agent}, whose {space} is not discrete. fix: leave it out.")
         reader = ActionMasks(space, f"{team.algo}, agent {agent}", ShapeError)
         # An agent waiting for its turn is also observed, possibly without any legal action.
         legal = reader.of_caller(agent_mask, lanes, is_over=np.ones(lanes, bool))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ Observed = Callable[[Mapping[str, Any]], tuple[dict[str, Any], int]]  # see `tea
 
 def buffer_from_experiences(
     team: ActingTeam,
-    experiences: Any,
+    experiences: Mapping[str, Any] | Sequence[Any],
     observed: Observed,
     scale: tuple[np.ndarray, np.ndarray],
     make_buffer: Callable[[int, int, int], RolloutStore],
@@ -52,9 +52,7 @@ def buffer_from_experiences(
     cut = np.zeros_like(ended)
     if fields.get("truncateds") is not None:
         if fields.get("final_observations") is None:
-            raise ShapeError(
-                f"{team.algo}.learn: truncateds need final_observations, the observations before the reset."
-            )
+            raise ShapeError(f"{team.algo}.learn: truncateds need final_observations, before the reset.")
         cut = np.nan_to_num(_stacked(fields["truncateds"], team)).astype(bool).reshape(ended.shape)
     masks = fields.get("action_masks") or _masks_beside(team, fields["observations"])
     hidden, (mean, deviation) = fields.get("hidden_states"), scale
@@ -102,15 +100,12 @@ def _masks_beside(team: ActingTeam, observations: Mapping[str, Any]) -> dict[str
     return {agent: masks for agent, masks in each.items() if any(mask is not None for mask in masks)} or None
 
 
-def _named(team: ActingTeam, experiences: Any) -> dict[str, Any]:
+def _named(team: ActingTeam, experiences: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     entries = entries_of(experiences, team.algo, "as listed, each by agent")
     fields = {name: by_name(value) for name, value in entries.items()}
     lengths = {f"{name} of {a}": len(x) for name in BY_STEP if fields.get(name) for a, x in fields[name].items()}
     if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
-        raise ShapeError(
-            f"{team.algo}.learn got lists of different lengths, or empty ones: {lengths}. fix: one of each in every "
-            "vector step."
-        )
+        raise ShapeError(f"{team.algo}.learn got lists of lengths {lengths}. fix: one of each in every step.")
     shown = (*team.agent_ids, STATE)  # the state belongs to no agent
     unknown = [a for name in BY_STEP if fields.get(name) for a in fields[name] if a not in shown]
     if unknown:
@@ -122,7 +117,7 @@ def _first(by_agent: Mapping[str, Any]) -> Any:
     return next(iter(by_agent.values()))
 
 
-def _array(x: Any) -> np.ndarray:
+def _array(x: tree.Tree) -> np.ndarray:
     return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+from gymnasium import Space
 
+from agilerl.core import foreign
 from agilerl.core.spaces import differ
 from agilerl.envs.team import beside_mask, by_name, is_masked
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
@@ -26,7 +28,7 @@ def keep_ids(method: Callable[..., Any]) -> Callable[..., Any]:
     first = list(inspect.signature(method).parameters)[1]
 
     @functools.wraps(method)
-    def call(team: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(team: foreign.Agent, *args: Any, **kwargs: Any) -> Any:
         by_agent = args[0] if args else kwargs.get(first)
         if not isinstance(by_agent, Mapping) or all(isinstance(agent, str) for agent in by_agent):
             return method(team, *args, **kwargs)
@@ -124,8 +126,9 @@ def groups_of(
 
 
 def spaces_by_agent(
-    algo: str, observation_spaces: Any, action_spaces: Any, agent_ids: Sequence[str] | None
-) -> tuple[dict[str, gym.Space[Any]], dict[str, gym.Space[Any]], list[str]]:
+    algo: str, observation_spaces: Mapping[str, Space[Any]] | Sequence[Space[Any]],
+    action_spaces: Mapping[str, Space[Any]] | Sequence[Space[Any]], agent_ids: Sequence[str] | None,
+) -> tuple[dict[str, gym.Space[Any]], dict[str, gym.Space[Any]], list[str]]:  # fmt: skip
     """Return observation spaces and action spaces by agent, and the agents in their order."""
     by_kind = {"observation": observation_spaces, "action": action_spaces}
     for what, spaces in by_kind.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,13 @@ from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.stacks import overrides
 
-READ_BY = (
-    "preprocess",
-    "row_input",
-    "encoder_input",
-)  # methods by which a subclass may change how observations are read
+Networks = (
+    Mapping[str, EvolvableNetwork] | Sequence[EvolvableNetwork] | None
+)  # by group or agent, or in order of groups
+READ_BY = ("preprocess", "row_input", "encoder_input")  # methods by which a subclass may change how it reads
 
 
-def networks_by_group(team: ActingTeam, argument: str, given: Any) -> dict[str, EvolvableNetwork]:
+def networks_by_group(team: ActingTeam, argument: str, given: Networks) -> dict[str, EvolvableNetwork]:
     """Return the networks passed by the user, by group.
 
     Args:
@@ -79,8 +78,8 @@ def by_group(kind: str) -> Any:
     optimiser moments of a replaced network are reset.
     """
 
-    def assign(team: ActingTeam, value: Any) -> None:
-        parts = value if kind.endswith("optimizers") else networks_by_group(team, kind, value)
+    def assign(team: ActingTeam, value: Networks | Mapping[str, Any]) -> None:
+        parts: Any = value if kind.endswith("optimizers") else networks_by_group(team, kind, value)
         parts = {team.get_group_id(name): part for name, part in parts.items()}
         missing = [group for group in team.grouped_agents if group not in parts]
         if missing:
@@ -124,7 +123,7 @@ def _side_by_side(joint: EvolvableNetwork, plain: Mapping[str, _Plain | None]) -
 
 def row_input(
     networks: Mapping[str, EvolvableNetwork], joint: EvolvableNetwork, device: torch.device | str
-) -> Callable[[Any], Any]:
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function that converts observations to inputs of networks over rows: by agent, and joint for critics.
 
     It runs three times per step, so plain vectors are converted inline, and the critics' inputs are concatenated from
@@ -136,7 +135,7 @@ def row_input(
     plain = {agent: _Plain.of(network) for agent, network in networks.items()}
     order, read_joint = _side_by_side(joint, plain), joint.row_input
 
-    def prepare(obs: Any) -> dict[str, Any]:
+    def prepare(obs: Mapping[str, Any]) -> dict[str, Any]:
         seen, inputs, together = obs[AGENTS], {}, order is not None
         for agent, policy in plain.items():
             rows = seen[agent]

@@ -4,46 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, Self, Unpack
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 
-from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics, Readers, begin_normalising
 from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, TeamOptions, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.policy_gradient import policy_gradient
-from agilerl.algorithms.base.policy_value import check_noise
+from agilerl.algorithms.base.policy_value import ADAM_EPS, check_noise, initial_std
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.base.rollouts import hidden_of, output_of, remember
+from agilerl.algorithms.base.rollouts import hidden_of, output_of
 from agilerl.algorithms.base.schedules import scheduled
-from agilerl.algorithms.teams import actor_critics
 from agilerl.algorithms.teams import evaluation as team_playing
-from agilerl.algorithms.teams.actor_critics import ADAM_EPS, checked_networks, make_network, make_policy, own_rows
+from agilerl.algorithms.teams import policies as team_policies
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.deterministic import rows_of
 from agilerl.algorithms.teams.evaluation import observed
 from agilerl.algorithms.teams.experiences import buffer_from_experiences
 from agilerl.algorithms.teams.names import Losses, Spaces, keep_ids
 from agilerl.algorithms.teams.networks import by_group
-from agilerl.algorithms.teams.policies import TeamPolicies, in_bounds
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree
 from agilerl.core.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.core.rng import Purpose, seeds
-from agilerl.engine.learner import learner_of
+from agilerl.core.tree import Tree
+from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
-from agilerl.engine.rollouts import learn_rollout, sequence_kind
+from agilerl.engine.rollouts import Rollout, sequence_kind
 from agilerl.engine.team_rollouts import equally_weighted, make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
 from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import as_action
 from agilerl.errors import ShapeError
-from agilerl.losses.actor_critic import clipped_value_loss
-from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
@@ -59,9 +55,9 @@ def _key(agent: str, kind: str, part: str) -> str:
 class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     """PPO with a stochastic policy and a value for each group of agents.
 
-    Subclasses define the input of the value: `value_space`, `value_inputs`, `value_scale` and `see_returns`. Shapes:
-    [..., B, x], with a leading member axis over rows and without one for modules. The K agents of a group are K·B rows
-    of one batch, agent by agent. See `actor_critics` for the networks.
+    Subclasses may change the input of the value: `value_space`, `value_inputs`, `value_parts`, `value_scale` and
+    `see_returns`. Shapes: [..., B, x], with a leading member axis over rows and without one for modules. The K agents
+    of a group are K·B rows of one batch, agent by agent. See `teams.policies` for the networks.
     """
 
     policies_are_distributions = True
@@ -121,6 +117,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         check_noise(self, self.possible_action_spaces.values(), self.noise_persistence)
         self._begin()
         self._build(actor_networks, critic_networks, units)
+        begin_normalising(self._readers(), self.normalize_observations)
         self.recurrent = any(map(self._hidden_parts, self.grouped_agents))
 
     def _build(self, actors: Any, critics: Any, units: dict[str, Any]) -> None:
@@ -133,17 +130,15 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         weight_seeds = iter(
             seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
         )
-        actors, critics = checked_networks(self, actors, "actor"), checked_networks(self, critics, "critic")
+        actors, critics = (
+            team_policies.checked_networks(self, actors, "actor"),
+            team_policies.checked_networks(self, critics, "critic"),
+        )
         for group in self.grouped_agents:
             seed, value_seed = next(weight_seeds), next(weight_seeds)
-            actor = actors.get(group) or make_policy(self, group, seed, units, self.recurrent)
-            critic = critics.get(group) or make_network(
-                self,
-                group,
-                *self.value_space(group),
-                value_seed,
-                actor.recurrent and self.reads_alone,
-                actor.scale_observations,
+            actor = actors.get(group) or team_policies.make_policy(self, group, seed, units, self.recurrent)
+            critic = critics.get(group) or team_policies.make_value(
+                self, group, self.value_space(group), value_seed, actor
             )
             networks = [self.registered("actors", group, actor), self.registered("critics", group, critic)]
             for network in networks:
@@ -154,15 +149,19 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         for group in self.grouped_agents:
             self.register_network_group(NetworkGroup(resolve(self, f"critics.{group}")))
 
-    # --- input of the value: defined by subclasses --------------------------------------------------------------------
+    # --- input of the value: an agent's observation -------------------------------------------------------------------
 
     def value_space(self, group: str) -> tuple[gym.Space[Any], int]:
         """Return (space of the value's observations, number of agents whose one-hot id it also reads; 0 for none)."""
-        raise NotImplementedError(f"{type(self).__name__} must implement value_space(group)")
+        return self.observation_space[group], 0
 
-    def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
+    def value_inputs(self, obs: Tree, group: str, axis: int) -> tuple[Tree, ...]:
         """Return the value inputs of a group's K agents for prepared observations, as rows [..., K·B, ...]."""
-        raise NotImplementedError(f"{type(self).__name__} must implement value_inputs(obs, group, axis)")
+        return (team_policies.own_rows(obs, self.grouped_agents[group], axis),)
+
+    def value_parts(self, group: str, normalised: Sequence[str]) -> Sequence[str]:
+        """Return the names of the statistics of a value's input, part by part; `normalised`: those of policies."""
+        return (group,) if group in normalised else ()
 
     def value_scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (mean, deviation) [M]; values are critic outputs · deviation + mean."""
@@ -174,12 +173,12 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     # --- networks -----------------------------------------------------------------------------------------------------
 
     @property
-    def policies(self) -> TeamPolicies:
+    def policies(self) -> team_policies.TeamPolicies:
         """The distributions that the outputs of all policies parametrise."""
         kinds, spaces = {a: p.distribution for a, p in self.agent_policies().items()}, self.possible_action_spaces
         if self.action_std_min:
             kinds = {a: with_least(kind, spaces[a], self.action_std_min) for a, kind in kinds.items()}
-        return TeamPolicies(self.actions, tuple(kinds.values()))
+        return team_policies.TeamPolicies(self.actions, tuple(kinds.values()))
 
     @property
     def _kinds(self) -> tuple[ActionDistribution, ...]:
@@ -193,9 +192,24 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def row_input(self) -> Callable[[Any], Any]:
         """Function that prepares observations for networks over rows."""
-        return actor_critics.row_input(self.agent_policies(), self.device)
+        return team_policies.row_input(self.agent_policies(), self.device)
 
-    def _sampling_actors(self) -> list[Any]:
+    def _readers(self) -> Readers:
+        groups = [group for group in self.grouped_agents if any(self.actors[group].vector_widths)]
+        policies = [(self.actors[group], (group,)) for group in groups or self.grouped_agents]
+        values = [(self.critics[group], self.value_parts(group, groups)) for group in self.grouped_agents]
+        return [*policies, *((network, names) for network, names in values if names)]
+
+    def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
+        rows = tree.map_leaves(lambda x: torch.as_tensor(x).flatten(0, 1), obs)
+        readers = {names[0]: network for network, names in reversed(self._readers())}
+        names = {name: f"actors.{name}" if name in self.grouped_agents else "critics" for name in readers}
+        return {
+            name: ObservationStatistics.rows(network, self.observations_for(names[name], rows))
+            for name, network in readers.items()
+        }
+
+    def _policies(self) -> Sequence[nn.Module]:
         return list(self.actors.values())
 
     @staticmethod
@@ -241,21 +255,23 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             space, action = self.possible_action_spaces[agent], np.asarray(action)
             one, kind = self.actions.of_agent(agent), self.policies.kind(agent)
             if one.parts:
-                action = as_action(space, in_bounds(one, kind, action.reshape(-1, one.columns)))
+                action = as_action(space, team_policies.in_bounds(one, kind, action.reshape(-1, one.columns)))
             elif isinstance(space, gym.spaces.Box):
-                flat = in_bounds(one, kind, action.reshape(-1, one.size))
+                flat = team_policies.in_bounds(one, kind, action.reshape(-1, one.size))
                 action = flat.reshape(action.shape).astype(space.dtype)
             converted[agent] = action
         return converted
 
-    def _run(self, rows: Any, lanes: int, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
+    def _run(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, HiddenStates]:
         """Return (outputs [E, F], raw values [E, M], next hidden states) of the team's modules, computed in chunks of
         `action_batch_size` lanes."""
+        lanes = len(obs[PRESENT])
         size, engine = self.action_batch_size or lanes, self._modules_engine
+        hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else hidden_state
         chunks = []
         with torch.no_grad():
             for start in range(0, lanes, size):
-                part = tree.map_leaves(lambda x, s=start: torch.as_tensor(x[s : s + size], device=self.device), rows)
+                part = tree.map_leaves(lambda x, s=start: torch.as_tensor(x[s : s + size], device=self.device), obs)
                 if self.recurrent:
                     chunk_hidden = {key: x[:, start : start + size] for key, x in hidden.items()}
                     chunks.append(self.recur(engine, part, chunk_hidden))
@@ -294,7 +310,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         mask, policies = team_playing.masks_of(self, infos, lanes, obs), self.policies
         explores = self.training if training is None else training
         hidden = self._checked_hidden(hidden_state, lanes)
-        outputs, raw_values, hidden = self._run(rows, lanes, hidden)
+        outputs, raw_values, hidden = self._run(rows, hidden)
         if explores:
             stored, log_prob = self.sample(outputs, self._draws((lanes,)), mask)
             entropy = policies.evaluate_actions(outputs, stored, mask)[1]
@@ -314,11 +330,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             if one.parts:  # rows of numbers to store, or nested like the space
                 actions[agent] = action if explores else as_action(space, action)
                 continue
-            shaped = (
-                action[..., 0]
-                if isinstance(space, gym.spaces.Discrete)
-                else action.reshape(lanes, *(space.shape or ()))
-            )
+            shaped = action.reshape(lanes, *(space.shape or ()))
             if not explores and isinstance(space, gym.spaces.Box):
                 shaped = as_action(space, action)
             shaped = np.rint(shaped).astype(np.int64) if one.is_choice else shaped
@@ -327,32 +339,6 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             {a: x[..., k] for k, a in enumerate(self.agent_ids) if a in obs} for x in (log_prob, entropy, values)
         ]
         return (actions, *by_agent, hidden) if self.recurrent else (actions, *by_agent)
-
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        """Return greedy actions [E, A] for team lanes; hidden states continue from the last call."""
-        return self._play(obs, mask)
-
-    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> np.ndarray:
-        """Return sampled actions [E, A] for team lanes; see `_greedy`."""
-        return self._play(obs, mask, rng)
-
-    def _play(self, obs: Any, mask: Mask = None, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return greedy actions [E, A] for team lanes, or sampled ones; hidden states continue from the last call.
-
-        Args:
-            rng: samples actions; None acts greedily.
-        """
-        if self.recurrent:
-            lanes = len(obs[PRESENT])
-            hidden = self._playing or self.get_initial_hidden_state(lanes)
-            outputs, _, self._playing = self._run(obs, lanes, hidden)
-        else:
-            with torch.no_grad():
-                outputs = self.policy_output(obs)
-        if rng is None:
-            return self.environment_action(self.greedy(outputs, mask))
-        draws = self.draw_exploration(rng, tuple(outputs.shape[:-1]))
-        return self.environment_action(self.sample(outputs, draws, mask)[0])
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -389,13 +375,6 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             for kind, part, _ in self._hidden_parts(group)
         }
 
-    def sequence_limit(self, steps: int) -> int:
-        """Return the maximum length of a training sequence in a rollout of `steps`."""
-        encoders = [resolve(self, f"actors.{group}").encoder for group in self.grouped_agents]
-        limits = [e.max_seq_len for e in encoders if isinstance(e, EvolvableLSTM) and e.max_seq_len]
-        limit = self.max_seq_len or (min(limits) if limits else steps)
-        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
-
     def recur(
         self, engine: UpdateEngine, obs: Any, hidden: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, HiddenStates]:
@@ -410,7 +389,10 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         with torch.no_grad():
             for group, agents in self.grouped_agents.items():
                 joined = self.hidden_of_group(group, hidden)
-                inputs = {"actors": (own_rows(obs, agents, axis),), "critics": self.value_inputs(obs, group, axis)}
+                inputs = {
+                    "actors": (team_policies.own_rows(obs, agents, axis),),
+                    "critics": self.value_inputs(obs, group, axis),
+                }
                 for kind in NETWORKS:
                     kind_hidden = {k.partition("_")[2]: x for k, x in joined.items() if k.startswith(f"{kind}_")}
                     run: Any = engine.frozen(f"{kind}.{group}")
@@ -448,9 +430,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         if hidden is None:
             return self.get_initial_hidden_state(lanes)
         if not shapes:
-            raise ShapeError(
-                f"{self.algo}.get_action got a hidden_state; this team has no memory. fix: recurrent=True."
-            )
+            raise ShapeError(f"{self.algo}.get_action got a hidden_state, and has no memory. fix: recurrent=True.")
         expected = {key: (layers, lanes, units) for key, (layers, units) in shapes.items()}
         got = {key: tuple(part.shape) for key, part in dict(hidden).items()}
         wrong = next((key for key in {**expected, **got} if expected.get(key) != got.get(key)), None)
@@ -481,7 +461,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             legal = None if masks[0] is None else torch.cat(masks, axis)
         noise = None if noise is None else torch.cat([noise[..., policies.entropy_noise[a]] for a in agents], axis)
         return RolloutBatch(
-            (own_rows(batch.obs, agents, axis), self.value_inputs(batch.obs, group, axis)),
+            (team_policies.own_rows(batch.obs, agents, axis), self.value_inputs(batch.obs, group, axis)),
             torch.cat([policies.action(agent, batch.action) for agent in agents], axis),
             log_prob,
             value,
@@ -497,11 +477,9 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """Perform one step per group on a minibatch: L = L_clip + c_v L_v − c_e H, as in PPO.
 
         The loss is over the rows of the group's agents (arXiv:2011.09533, section 3; arXiv:2103.01955, appendix A).
-
         The reported divergence is the maximum over groups, averaged over ranks.
         """
-        hp, losses, policy_losses, divergences = engine.hp, [], [], []
-        of_choices = hp.get("choice_ent_coef", hp["ent_coef"])
+        results = []
         if isinstance(batch, TeamSequences):
             groups, all_decided = batch.groups, False
         else:
@@ -512,20 +490,12 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             actor_obs, critic_inputs = rows.obs
             raw = output_of(engine.network(f"actors.{group}")(actor_obs, *hidden_of("actors", rows.hidden)))
             value = output_of(engine.network(f"critics.{group}")(*critic_inputs, *hidden_of("critics", rows.hidden)))
-            with torch.no_grad():
-                clip = hp["clip_coef"] if self.clip_value_loss else None
-                value_loss, of_value = clipped_value_loss(value[..., -1], rows.value, rows.returns, clip, rows.weight)
-                of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
             kind = self.policies.kind(agents[0])
-            hp = engine.hp if kind.has_normal else {**engine.hp, "ent_coef": of_choices}
-            flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
-            actor_loss, entropy, kl, of_raw = policy_gradient(kind, raw.detach(), rows.action, rows, hp)
-            engine.descend_all(f"optimizers.{group}", [raw, value], [of_raw, of_value], hp["max_grad_norm"], rows.live)
-            losses.append(actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy)
-            policy_losses.append(actor_loss)
-            divergences.append(kl)
-        total, of_policies = torch.stack(losses).sum(0), torch.stack(policy_losses).sum(0)
-        return UpdateResult(total, of_policies, kl=engine.ranks.mean(torch.stack(divergences)).amax(0))
+            results.append(self._descend(engine, f"optimizers.{group}", kind, [raw, value], rows))
+        loss, actor_loss, kl = (
+            torch.stack(parts) for parts in zip(*((r.loss, r.actor_loss, r.kl) for r in results), strict=True)
+        )
+        return UpdateResult(loss.sum(0), actor_loss.sum(0), kl=engine.ranks.mean(kl).amax(0))
 
     def state_values(self, engine: UpdateEngine, obs: Any) -> Tensor:
         """Return raw values [..., B, M] of prepared observations, detached, with initial hidden states."""
@@ -561,13 +531,9 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """Learn from one rollout, in `update_epochs` passes of minibatches.
 
         Args:
-            experiences: (observations, actions, log_probs, rewards, dones, values, next_obs, next_done), each by agent.
-                The first six are lists over time of [E, ...] arrays, as returned by `get_action` and the environment.
-                `dones[t]` is the flag BEFORE step t and counts as termination. Truncation is marked by a ninth and a
-                tenth entry or, in a mapping, by `truncateds` and `final_observations` of every step. A mapping may also
-                contain `action_masks` and, for a recurrent team, `hidden_states` (inputs of `get_action`; by default
-                sequences start at zero), `final_values` (of the final observations, by agent) and `last_values` (of
-                `next_obs`). An agent whose reward or flag is NaN did not act.
+            experiences: as in `PPO.learn`, each entry by agent. A mapping may also contain `action_masks` and, for a
+                recurrent team, `hidden_states` (inputs of `get_action`), `final_values` (of the final observations) and
+                `last_values` (of `next_obs`). An agent whose reward or flag is NaN did not act.
 
         Returns:
             {group: mean loss of the minibatches, summed over groups}; see `Losses`.
@@ -582,14 +548,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     published_learn = learn
 
-    def learn_buffer(self, buffer: RolloutStore) -> float:
-        """Learn as in `learn` from a rollout buffer with only this team's lanes; the buffer is unchanged."""
-        learner = learner_of(self)
-        rollout = make_team_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
-        (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
-        learner.settle()
-        remember(self, buffer, slice(None))
-        return report.mean_loss
+    def rollout(self, learner: Learner, group: int, members: Sequence[Self], buffer: RolloutStore) -> Rollout:
+        return make_team_rollout(learner, group, members, buffer, next(iter(self.policy_module().parameters())))
 
     # --- copies and files ---------------------------------------------------------------------------------------------
 

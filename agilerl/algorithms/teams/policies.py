@@ -1,4 +1,4 @@
-"""Stochastic policies of a team, agent by agent: distributions, sampling and storage format.
+"""Stochastic policies of a team, agent by agent: networks, distributions, sampling and storage format.
 
 A team's stored action is one row of numbers, as in `teams.actions`: indices of choices, from 0, and sampled components
 of Boxes.
@@ -6,17 +6,30 @@ of Boxes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms.base.policy_value import POLICY_KEYS, new_policy, new_value
 from agilerl.algorithms.teams.actions import AgentAction, TeamActions
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.algorithms.teams.deterministic import config_of, fitting
+from agilerl.algorithms.teams.networks import networks_by_group
+from agilerl.core import tree
 from agilerl.engine.protocol import Mask
-from agilerl.networks.actors import box_action
+from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.errors import AlgorithmError
+from agilerl.networks.actors import StochasticActor, box_action
+from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution
+from agilerl.networks.encoders import asks_for_memory
+from agilerl.networks.q_networks import ContinuousQNetwork
 
 
 @dataclass(frozen=True)
@@ -122,3 +135,93 @@ def in_bounds(one: AgentAction, kind: ActionDistribution, stored: np.ndarray) ->
 def _slices(names: tuple[str, ...], widths: list[int]) -> dict[str, slice]:
     ends = np.cumsum(widths).tolist()
     return {name: slice(end - width, end) for name, width, end in zip(names, widths, ends, strict=True)}
+
+
+# --- networks and their inputs ----------------------------------------------------------------------------------------
+
+
+def checked_networks(team: MultiAgentRLAlgorithm, user_networks: Any, what: str) -> Mapping[str, EvolvableNetwork]:
+    """Return networks by group; AlgorithmError for a recurrent one that also reads the agent's id."""
+    networks = networks_by_group(team, f"{what}_networks", user_networks)
+    for group, network in networks.items():
+        if network.recurrent and isinstance(network, ContinuousQNetwork):
+            raise AlgorithmError(
+                f"{team.algo}: the {what} network of {group!r} is told who asks, which a recurrent one cannot take. "
+                "fix: one without recurrent=True."
+            )
+    return networks
+
+
+def make_policy(
+    team: MultiAgentRLAlgorithm, group: str, seed: int, units: Mapping[str, Any], recurrent: bool
+) -> StochasticActor:
+    """Build a group's policy from the team's `net_config`; see `new_policy`."""
+    space, action, config = team.observation_space[group], team.action_space[group], dict(config_of(team, group))
+    is_box = isinstance(action, gym.spaces.Box)
+    config = {key: value for key, value in config.items() if is_box or key not in POLICY_KEYS}
+    config |= {"recurrent": True} if recurrent else {}
+    options = {"recurrent": recurrent, "device": team.device, "random_seed": seed}
+    units = {**units, "squash_output": units["squash_output"] and is_box}
+    policy = new_policy(StochasticActor, space, action, config=fitting(config, space), units=units, **options)
+    if policy.action_scaling == "none":
+        _begin_in_the_middle(policy)
+    return policy
+
+
+def _begin_in_the_middle(policy: StochasticActor) -> None:
+    """Set the initial mean of Box actions to the middle of their bounds; squashed policies start there anyway.
+
+    With an initial mean of 0 all samples may be out of bounds and clipped to one action, without a learning signal.
+    """
+    space = policy.action_space
+    if policy.distribution.kind != "normal" or not isinstance(space, gym.spaces.Box):
+        return
+    middle = np.ravel(space.low).astype(np.float64) / 2 + np.ravel(space.high).astype(np.float64) / 2
+    middle = np.where(np.isfinite(middle), middle, 0)  # open components have no middle
+    with torch.no_grad():
+        bias = policy.head_net.model.get_submodule("linear_output").get_parameter("bias")
+        bias[: len(middle)] += torch.from_numpy(middle).to(bias)
+
+
+def make_value(
+    team: MultiAgentRLAlgorithm, group: str, reads: tuple[gym.Space[Any], int], seed: int, policy: EvolvableNetwork
+) -> EvolvableNetwork:
+    """Build a group's value that preprocesses like the policy; see `new_value`.
+
+    A value of several agents' observations has dense layers of the same width in place of a recurrent encoder.
+
+    Args:
+        reads: space of its observations, number of agents whose one-hot id it also reads.
+    """
+    (space, told), recurrent = reads, policy.recurrent and team.reads_alone
+    config = dict(config_of(team, group))
+    if asks_for_memory(config) and not recurrent:
+        config.pop("encoder_cls", None)
+        width = (config.pop("encoder_config", None) or {}).get("hidden_state_size")
+        config |= {} if width is None else {"encoder_config": {"hidden_size": [int(width)]}}
+    if isinstance(config.get("head_config"), Mapping):  # applies only to policies
+        config["head_config"] = {k: v for k, v in config["head_config"].items() if k != "output_activation"}
+    config |= {"recurrent": recurrent, "scale_observations": policy.scale_observations}
+    return new_value(space, fitting(config, space), told, device=team.device, random_seed=seed)
+
+
+def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:
+    """Concatenate the observations of a group's agents as rows."""
+    seen = [obs[AGENTS][agent] for agent in agents]
+    return seen[0] if len(seen) == 1 else tree.concatenate(seen, axis)
+
+
+def row_input(
+    policies: Mapping[str, EvolvableNetwork],
+    device: torch.device | str,
+    joint: Callable[[Any], Mapping[str, Any]] | None = None,
+) -> Callable[[Any], Any]:
+    """Return a function that converts observations to inputs of networks over rows; `joint` adds inputs of values."""
+    readers = {agent: policy.row_input for agent, policy in policies.items()}
+
+    def prepare(obs: Any) -> dict[str, Any]:
+        present = torch.as_tensor(obs[PRESENT], device=device)
+        seen = {agent: read(obs[AGENTS][agent]) for agent, read in readers.items()}
+        return {AGENTS: seen, **({} if joint is None else joint(obs)), PRESENT: present}
+
+    return prepare

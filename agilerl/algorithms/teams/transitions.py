@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
+
+from agilerl.algorithms.base.rollouts import RolloutExperiences
 
 FIELDS = ("states", "actions", "rewards", "next_states", "dones")
 ROLES = {"obs": "states", "action": "actions", "reward": "rewards", "next_obs": "next_states", "done": "dones"}
@@ -31,17 +33,16 @@ class TeamExperiences(tuple[Any, ...]):
         return instance
 
 
-def with_observations(experiences: Any, change: Callable[[Any], Any]) -> Any:
+def with_observations(experiences: Mapping[str, Any] | Sequence[Any], change: Callable[[Any], Any]) -> Any:
     """Apply `change` to all observations by agent in the argument of `learn`, sampled or of a rollout."""
     if hasattr(experiences, "to_dict"):  # a TensorDict
         experiences = experiences.to_dict()
     if isinstance(experiences, Mapping):
         return {name: _changed(name, value, change) for name, value in experiences.items()}
-    if len(experiences) == len(FIELDS):
-        entries = [_changed(name, value, change) for name, value in zip(FIELDS, experiences, strict=True)]
-        return TeamExperiences(entries, experiences.more if isinstance(experiences, TeamExperiences) else None)
-    entries = [_changed(name, value, change) for name, value in zip(OF_ROLLOUTS, experiences, strict=False)]
-    return tuple(entries)
+    is_sampled = len(experiences) == len(FIELDS)
+    names, kind = (FIELDS, TeamExperiences) if is_sampled else (OF_ROLLOUTS, RolloutExperiences)
+    entries = [_changed(name, value, change) for name, value in zip(names, experiences, strict=is_sampled)]
+    return kind(entries, experiences.more if isinstance(experiences, kind) else None)
 
 
 def _changed(name: str, value: Any, change: Callable[[Any], Any]) -> Any:

@@ -1,8 +1,9 @@
-"""Check that overridden methods accept the arguments with which training calls them."""
+"""Table of the calls that training makes on agents with methods of their own, and checks against it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,37 @@ from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.core import foreign
 from agilerl.errors import AlgorithmError
 
-BY_POSITION: Mapping[str, tuple[str, ...]] = {
-    "update": ("engine", "batch"),
-    "greedy": ("outputs", "mask"),
-    "explore": ("outputs", "draws", "epsilon", "mask"),
-    "get_action": ("obs",),
-    "learn": ("experiences",),
-    "test": ("env",),
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments with which training calls a method.
+
+    Attributes:
+        positional: passed by position. named: passed by name, with their defaults.
+        optional, of_team: passed by name if the method takes them: to one agent, and to teams.
+        is_required: called on agents that derive from nothing, too.
+    """
+
+    positional: tuple[str, ...]
+    named: Mapping[str, Any] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    of_team: tuple[str, ...] = ()
+    is_required: bool = False
+
+    def accepted(self, agent: Any, method: str, is_team: bool) -> frozenset[str]:
+        """Return the optional arguments that the agent's method takes."""
+        names = self.of_team if is_team else self.optional
+        return frozenset(name for name in names if foreign.takes(agent, method, name))
+
+
+CALLS: Mapping[str, Call] = {
+    "update": Call(("engine", "batch")),
+    "greedy": Call(("outputs", "mask")),
+    "explore": Call(("outputs", "draws", "epsilon", "mask")),
+    "get_action": Call(("obs",), optional=("epsilon", "action_mask"), of_team=("infos",), is_required=True),
+    "learn": Call(("experiences",), optional=("n_experiences", "per"), of_team=("per",), is_required=True),
+    "test": Call(("env",), {"swap_channels": False, "max_steps": None, "loop": 1}, is_required=True),
 }
-"""Method -> arguments that training passes by position."""
-BY_NAME: Mapping[str, Mapping[str, Any]] = {"test": {"swap_channels": False, "max_steps": None, "loop": 1}}
-"""Method -> arguments that training passes by name, with their defaults."""
-REQUIRED = ("get_action", "learn", "test")  # called on agents that derive from nothing, too
 
 
 def check_calls(agent: Any, *methods: str) -> None:
@@ -34,13 +54,13 @@ def check_calls(agent: Any, *methods: str) -> None:
     """
     inner = unwrapped(agent)
     for name in methods:
-        method = foreign.method(inner, name)
-        if method is None or not (name in REQUIRED or foreign.replaces(type(inner), name)):
+        method, call = foreign.method(inner, name), CALLS[name]
+        is_called = call.is_required or foreign.overridden(type(inner), name, or_missing=True) is not None
+        if method is None or not is_called:
             continue
-        positional, named = BY_POSITION[name], BY_NAME.get(name, {})
-        reason = foreign.misfit(method, positional, named)
+        reason = foreign.misfit(method, call.positional, call.named)
         if reason is not None:
-            arguments = ", ".join(("self", *positional, *(f"{key}={value}" for key, value in named.items())))
+            arguments = ", ".join(("self", *call.positional, *(f"{key}={value}" for key, value in call.named.items())))
             raise AlgorithmError(
                 f"{type(inner).__name__}.{name} does not take the arguments of training: {reason}. "
                 f"fix: def {name}({arguments})."
@@ -54,12 +74,10 @@ def reported_loss(result: Any) -> float | None:
         result: None, a number, a one-element tensor or array, (actor loss or None, critic loss), of which the last
             that is not None is used, or a mapping of these by group, which is averaged.
     """
-    if isinstance(result, Mapping):
-        losses = [loss for value in result.values() if (loss := reported_loss(value)) is not None]
-        return float(np.mean(losses)) if losses else None
-    if isinstance(result, tuple | list):
-        losses = [loss for value in result if (loss := reported_loss(value)) is not None]
-        return losses[-1] if losses else None
+    if isinstance(result, Mapping | tuple | list):
+        values = result.values() if isinstance(result, Mapping) else result
+        losses = [loss for value in values if (loss := reported_loss(value)) is not None]
+        return None if not losses else float(np.mean(losses)) if isinstance(result, Mapping) else losses[-1]
     if isinstance(result, torch.Tensor):
         result = result.detach().cpu().numpy()
     if result is None or isinstance(result, str | bytes) or np.size(result) != 1:

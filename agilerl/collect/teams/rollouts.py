@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from agilerl.collect.collector import Shard, Steps
-from agilerl.collect.custom.team_rollouts import CustomTeamRollouts
-from agilerl.collect.rollouts import Group, OnPolicyCollector, OnPolicyGeneration
+from agilerl.collect.rollouts import OnPolicyCollector, OnPolicyGeneration
 from agilerl.collect.teams.idle_agents import ends_of_agents, without_terminated
-from agilerl.collect.teams.transitions import OfTeams, team_in
+from agilerl.collect.teams.transitions import OfTeams
+from agilerl.core import foreign
 from agilerl.core.options import LoopOptions
-from agilerl.engine.rollouts import Rollout
-from agilerl.engine.team_rollouts import make_team_rollout
-from agilerl.envs.step import Lanes, StepBatch
+from agilerl.envs.step import StepBatch
 
 
 class TeamRolloutCollector(OfTeams, OnPolicyCollector):
@@ -26,7 +21,9 @@ class TeamRolloutCollector(OfTeams, OnPolicyCollector):
 
     carries = False
 
-    def __init__(self, env: Any, options: LoopOptions, eval_env: Any = None, *, sum_scores: bool = True) -> None:
+    def __init__(
+        self, env: foreign.Env, options: LoopOptions, eval_env: foreign.Env | None = None, *, sum_scores: bool = True
+    ) -> None:
         super().__init__(env, options, eval_env=eval_env)
         self.sum_scores = sum_scores
 
@@ -34,16 +31,9 @@ class TeamRolloutCollector(OfTeams, OnPolicyCollector):
     def generations(self) -> type[OnPolicyGeneration]:
         return TeamGeneration
 
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        result = yield from CustomTeamRollouts(shard, lanes, self.options, team_in(self.env)).run()
-        return self._scored(result)
-
 
 class TeamGeneration(OnPolicyGeneration):
     """Rollouts and updates of one generation of some teams in their lanes."""
-
-    def _rollout(self, group: Group) -> Rollout:
-        return make_team_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         self._reward = self._of_agents(batch)

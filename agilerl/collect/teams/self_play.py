@@ -25,6 +25,7 @@ from agilerl.collect.evaluator import Evaluator
 from agilerl.collect.fitness import PopulationEvaluation
 from agilerl.collect.rollouts import Group
 from agilerl.collect.teams.rollouts import TeamGeneration, TeamRolloutCollector
+from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.options import LoopOptions
 from agilerl.core.rng import Purpose
@@ -67,7 +68,7 @@ class Opponent:
         return cls(generation, team.index, {**team.policy_spec(), "hyperparameters": {}}, weights)
 
     @classmethod
-    def at_random(cls, team: Any) -> Opponent:
+    def at_random(cls, team: foreign.Agent) -> Opponent:
         """Random player with the team's architecture: zero logits, so uniform over the legal actions."""
         opponent = cls.of(team, 0)
         return replace(
@@ -130,7 +131,7 @@ class Opponents:
         pool: the opponents. like: a team with the class and device to use.
     """
 
-    def __init__(self, pool: Pool, like: Any) -> None:
+    def __init__(self, pool: Pool, like: trees.Tree) -> None:
         teams = [one.team(like) for one in pool.opponents]
         for team in teams:
             team.set_training_mode(False)
@@ -194,7 +195,7 @@ class SelfPlayGeneration(TeamGeneration):
             tally.scores, tally.by_agent = scores, []
         return result
 
-    def act(self, obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(self, obs: trees.Tree, mask: np.ndarray | None) -> np.ndarray:
         action: np.ndarray = super().act(obs, mask)
         draws = tuple(part[self._index - self._begin].reshape(len(action), -1) for part in self._opponents_draws)
         self._opponents.act(action, obs, mask, self._places, draws)
@@ -258,8 +259,7 @@ class Match:
         spread.
         """
         pairs, pair = -(-planned // SEATS), numbers // SEATS
-        who: np.ndarray = (pair if pairs >= count else pair * count // pairs) % count
-        return who
+        return (pair if pairs >= count else pair * count // pairs) % count
 
     def begin_episodes(self) -> None:
         """Start the next wave of episodes; see `rollouts.evaluate.evaluate`."""
@@ -313,8 +313,7 @@ class AgainstOpponents(Evaluator):
 
     def _each(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """Returns [N, episodes] of the members' seats."""
-        seat_returns: np.ndarray = result.returns[:, np.arange(len(episodes)), Match.seats(episodes.numbers)]
-        return seat_returns
+        return result.returns[:, np.arange(len(episodes)), Match.seats(episodes.numbers)]
 
     def _rows(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         returns, seats = self._each(result, episodes), Match.seats(episodes.numbers)
@@ -409,9 +408,7 @@ def check_team(team: Any) -> None:
             "the same spaces; or opponents=None."
         )
     if team.is_recurrent:
-        raise NotAvailableYetError(
-            "opponents='self' with policies that have a memory is not built yet. fix: recurrent=False."
-        )
+        raise NotAvailableYetError("opponents='self' with recurrent policies is not built yet. fix: recurrent=False.")
 
 
 def check_zero_sum(returns: np.ndarray, lanes: Lanes) -> None:

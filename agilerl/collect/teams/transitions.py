@@ -8,7 +8,7 @@ from typing import Any
 from agilerl.algorithms.base.wrapped import is_team, unwrapped
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.collect.collector import Shard, ShardResult, Steps
-from agilerl.collect.custom.team_learn import CustomTeamTransitions
+from agilerl.collect.custom.transitions import CustomTeamUpdates
 from agilerl.collect.lanes import LaneCollector
 from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
@@ -20,6 +20,8 @@ from agilerl.envs.step import Lanes
 from agilerl.envs.team import Team, team_of
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.errors import ConfigError, EnvError
+
+NEEDED = ("write", "sample_indices", "gather")  # of a memory
 
 
 class OfTeams(LaneCollector[Any]):
@@ -33,12 +35,12 @@ class OfTeams(LaneCollector[Any]):
     waits_for_lanes = "environments of several agents step together"
 
     @staticmethod
-    def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
+    def make_envs(name: str | None, num_envs: int = 1, *, make_env: object = None, **options: Any) -> Any:
         """Create copies of a multi-agent environment from an id or a factory."""
         return make_multi_agent_vect_envs(name if make_env is None else make_env, num_envs, **options)
 
     @staticmethod
-    def spaces(env: Any) -> tuple[Any, Any]:
+    def spaces(env: foreign.Env) -> tuple[Any, Any]:
         """Return ({agent: observation space}, {agent: action space})."""
         team = team_in(env)
         return dict(team.observation_spaces), dict(team.action_spaces)
@@ -49,6 +51,10 @@ class OfTeams(LaneCollector[Any]):
         super().open(population, run_seed, check, shards)
         for agent in population:
             self._check(agent)
+
+    @property
+    def team(self) -> Team:  # type: ignore[override]
+        return team_in(self.env)
 
     @property
     def epsilon(self) -> float | None:
@@ -93,30 +99,36 @@ class TeamTransitions(OfTeams, OffPolicyCollector):
         sum_scores: see `OfTeams`.
     """
 
+    custom_updating = CustomTeamUpdates
+
     def __init__(
         self,
-        env: Any,
+        env: foreign.Env,
         memory: Any,
         options: OffPolicyOptions,
         n_step_memory: Any = None,
-        eval_env: Any = None,
+        eval_env: foreign.Env | None = None,
         *,
         sum_scores: bool = True,
     ) -> None:
         super().__init__(env, memory, options, n_step_memory, eval_env)
         self.sum_scores = sum_scores
+        missing = [name for name in NEEDED if not foreign.has_methods(memory, name)]
+        if missing:
+            raise ConfigError(
+                f"the memory is a {type(memory).__name__} without {', '.join(missing)}, which teams store and sample "
+                "by. fix: MultiAgentReplayBuffer(memory_size, field_names, agent_ids)."
+            )
         if isinstance(memory, MultiAgentReplayBuffer):
             _check_agents(memory, team_in(env))
             memory.set_action_spaces(team_in(env).action_spaces)
 
     @classmethod
-    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> TeamTransitions:
+    def make(
+        cls, env: foreign.Env, options: OffPolicyOptions, replay: Callable[[], Any], eval_env: foreign.Env | None = None
+    ) -> TeamTransitions:
         """Create the collector with a memory from `replay`."""
         return cls(env, replay(), options, eval_env=eval_env)
-
-    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
-        result = yield from CustomTeamTransitions(shard, lanes, self.options, team_in(self.env)).run()
-        return self._scored(result)
 
 
 def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
@@ -133,7 +145,7 @@ def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
         )
 
 
-def team_in(env: Any) -> Team:
+def team_in(env: foreign.Env) -> Team:
     """Return the team of an environment, a vector or its lanes; EnvError for a single-agent environment."""
     team = foreign.team(env)
     if isinstance(team, Team):

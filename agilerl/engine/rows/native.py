@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agilerl.engine.parts import WHOLE, Part, PartKind, PartName
-from agilerl.engine.protocol import UpdateResult
+from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.engine.recipes import (
     ActorCriticRecipe,
     OffPolicyRecipe,
@@ -121,7 +121,7 @@ class NativeUpdates:
         self._calls: dict[tuple[Recipe, int, int], Bound | None] = {}
 
     def run(
-        self, recipe: OffPolicyRecipe, batch: Any, hp: Any, live: Sequence[bool] | None
+        self, recipe: OffPolicyRecipe, batch: TransitionBatch, hp: Mapping[str, Tensor], live: Sequence[bool] | None
     ) -> list[UpdateResult] | None:
         """Run U updates on a batch [U, N, B, ...]; results [N, ...] of each, or None where torch has to run them."""
         obs = batch.obs
@@ -146,8 +146,9 @@ class NativeUpdates:
         return self._run_soft_actor_critic(recipe, bound, batch, tensors, hp)
 
     def _run_td(
-        self, recipe: TDRecipe, bound: Bound, batch: Any, tensors: dict[str, Tensor | None], hp: Any
-    ) -> list[UpdateResult] | None:
+        self, recipe: TDRecipe, bound: Bound, batch: TransitionBatch, tensors: dict[str, Tensor | None],
+        hp: Mapping[str, Tensor],
+    ) -> list[UpdateResult] | None:  # fmt: skip
         action = batch.action
         is_choice = action.dtype == torch.int64 and action.shape == batch.reward.shape and not batch.noise
         if not is_choice or not _has_choices(action.unsqueeze(-1), bound.outputs, batch.next_mask, batch.obs_mask):
@@ -164,8 +165,9 @@ class NativeUpdates:
         return [UpdateResult(loss, priorities=errors) for loss, errors in results]
 
     def _run_actor_critic(
-        self, recipe: ActorCriticRecipe, bound: Bound, batch: Any, tensors: dict[str, Tensor | None], hp: Any
-    ) -> list[UpdateResult] | None:
+        self, recipe: ActorCriticRecipe, bound: Bound, batch: TransitionBatch, tensors: dict[str, Tensor | None],
+        hp: Mapping[str, Tensor],
+    ) -> list[UpdateResult] | None:  # fmt: skip
         smoothing, like = batch.noise.get("smoothing"), batch.obs
         shape = (*batch.reward.shape, bound.outputs[0])
         if batch.action.shape != shape or batch.next_mask is not None or batch.obs_mask is not None:
@@ -208,8 +210,9 @@ class NativeUpdates:
         return [UpdateResult(*results) for results in losses]
 
     def _run_team(
-        self, recipe: TeamActorCriticRecipe, batch: Any, hp: Any, live: Sequence[bool] | None
-    ) -> list[UpdateResult] | None:
+        self, recipe: TeamActorCriticRecipe, batch: TransitionBatch, hp: Mapping[str, Tensor],
+        live: Sequence[bool] | None,
+    ) -> list[UpdateResult] | None:  # fmt: skip
         joint, next_joint = batch.obs.get(JOINT), batch.next_obs.get(JOINT)
         if self.library is None or not isinstance(joint, Tensor) or joint.dim() != 4 or joint.dtype not in self.dtypes:
             return None
@@ -256,7 +259,9 @@ class NativeUpdates:
         each_update = zip(results["loss"], results["actor_loss"], sizes, moves, strict=True)
         return [UpdateResult(loss, of_actor if moved else None, size) for loss, of_actor, size, moved in each_update]
 
-    def run_epoch(self, recipe: PolicyGradientRecipe, rollout: Any, plan: Any, hp: Any) -> list[UpdateResult] | None:
+    def run_epoch(
+        self, recipe: PolicyGradientRecipe, rollout: Any, plan: Any, hp: Mapping[str, Tensor]
+    ) -> list[UpdateResult] | None:
         """Run the minibatches of one epoch of a rollout; results [N] of each, or None where torch has to run them.
 
         Args:
@@ -521,7 +526,9 @@ def _is_plain(batch: Any) -> bool:
     return is_alike and all(field.shape == shape and field.dtype == dtype for field in fields)
 
 
-def _is_team_batch(recipe: TeamActorCriticRecipe, batch: Any, plain: Sequence[Any], inputs: Sequence[int]) -> bool:
+def _is_team_batch(
+    recipe: TeamActorCriticRecipe, batch: TransitionBatch, plain: Sequence[Any], inputs: Sequence[int]
+) -> bool:
     """Whether all tensors of a team's batch have the shapes [U, N, B, ...] that C reads, and choices are legal numbers.
 
     Args:

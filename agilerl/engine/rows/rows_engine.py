@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agilerl.core.backward import with_precomputed_gradient
 from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, PartName, clusters_of, parts_of
-from agilerl.engine.protocol import Network, UpdateResult
+from agilerl.engine.protocol import Network, TransitionBatch, UpdateResult
 from agilerl.engine.recipes import OffPolicyRecipe, PolicyGradientRecipe
 from agilerl.engine.rows.cohort import Cohort, Rows
 from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
@@ -455,7 +455,9 @@ class RowsEngine:
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def whole(self, recipe: OffPolicyRecipe, batch: Any, live: Sequence[bool] | None) -> list[UpdateResult] | None:
+    def whole(
+        self, recipe: OffPolicyRecipe, batch: TransitionBatch, live: Sequence[bool] | None
+    ) -> list[UpdateResult] | None:
         """Run the updates of a recipe in C on a batch [U, N, B, ...]; results [N, ...] of each.
 
         `live` [N] as in `only`. None if torch has to run them.
@@ -463,7 +465,7 @@ class RowsEngine:
         native = self._in_c()
         return None if native is None else native.run(recipe, batch, self.hp, live)
 
-    def whole_epoch(self, recipe: PolicyGradientRecipe, rollout: Any, plan: Any) -> list[UpdateResult] | None:
+    def whole_epoch(self, recipe: PolicyGradientRecipe, rollout: object, plan: object) -> list[UpdateResult] | None:
         """Run the minibatches of one epoch in C; results [N] of each. None if torch has to run them.
 
         Args:

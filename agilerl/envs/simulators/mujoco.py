@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
+from agilerl.core import foreign
 from agilerl.envs.generators import construct
 from agilerl.envs.lanes import EnvFactory, SyncLanes, failure
 
@@ -259,7 +260,7 @@ def step_lanes(factories: Sequence[EnvFactory], *, reset_ended: bool = True) -> 
     return kind([iter(envs).__next__] * len(envs), reset_ended=reset_ended)
 
 
-def is_supported(env: Any) -> bool:
+def is_supported(env: foreign.Env) -> bool:
     """Whether `env` is one of `TASKS` as `gymnasium.make(id)` builds it: no arguments, wrappers or replaced code."""
     if type(env) is not TimeLimit or type(env.env) is not OrderEnforcing:
         return False

@@ -54,9 +54,7 @@ class BoardLanes:
 
     def __init__(self, num_lanes: int, *, reset_ended: bool = True, with_state: bool = False) -> None:
         if with_state:
-            raise EnvError(
-                f"{self.env_id} has no state(). fix: leave with_state out: both players see the whole board."
-            )
+            raise EnvError(f"{self.env_id} has no state(). fix: leave with_state out: players see the board.")
         self.num_lanes, self.reset_ended = num_lanes, reset_ended
         shown: Mapping[str, Space[Any]] = {a: spaces.Box(0, 1, (*self.shape, 2), np.int8) for a in self.agents}
         self.team = Team(self.agents, shown, {agent: spaces.Discrete(self.choices) for agent in self.agents})

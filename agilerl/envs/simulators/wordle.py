@@ -206,8 +206,7 @@ Player = Callable[[np.random.Generator, np.ndarray, np.ndarray, np.ndarray], np.
 def patterns(words: int) -> np.ndarray:
     """Return [W, W]: the colours of every guess (row) for every secret, as one number."""
     vocabulary = encode(WORDS[:words])
-    table: np.ndarray = colours(vocabulary[:, None], vocabulary[None, :]) @ 3 ** np.arange(LETTERS)
-    return table
+    return colours(vocabulary[:, None], vocabulary[None, :]) @ 3 ** np.arange(LETTERS)
 
 
 def _one_of(rng: np.random.Generator, allowed: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from agilerl.algorithms.base.declared import Experience
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup, follow
 from agilerl.algorithms.base.schedules import Schedule, scheduled
+from agilerl.core import foreign
 from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.core.files import put_files
 from agilerl.core.ranges import Count, check
@@ -81,11 +82,12 @@ class LLMAlgorithm(EvolvableAlgorithm):
     vllm_config: Mapping[str, Any] | None = None
 
     def __init__(
-        self, actor_network: Any = None, model_name: str | Path | None = None, tokenizer: Any = None,
-        lora_config: Any = None, index: int = 0, hp_config: HyperparameterConfig | None = None,
-        pad_token_id: int | None = None, pad_token: str | None = None, micro_batch_size: int | None = None,
-        rollout_backend: Backend = "prefix-shared", device: str | torch.device = "cpu", accelerator: Any = None,
-        seed: int | None = None, lr_schedule: Schedule = "constant",
+        self, actor_network: Any = None, model_name: str | Path | None = None,
+        tokenizer: foreign.Tokenizer | None = None, lora_config: Any = None, index: int = 0,
+        hp_config: HyperparameterConfig | None = None, pad_token_id: int | None = None, pad_token: str | None = None,
+        micro_batch_size: int | None = None, rollout_backend: Backend = "prefix-shared",
+        device: str | torch.device = "cpu", accelerator: foreign.Accelerator | None = None, seed: int | None = None,
+        lr_schedule: Schedule = "constant",
     ) -> None:  # fmt: skip
         super().__init__(index, hp_config, device, accelerator)
         self.seed = resolve_seed(seed)
@@ -107,7 +109,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         self.environment: dict[str, Any] | None = None
 
     def take_published(
-        self, max_model_len: int | None, use_vllm: bool, vllm_config: Any, gradient_checkpointing: bool,
+        self, max_model_len: int | None, use_vllm: bool, vllm_config: object, gradient_checkpointing: bool,
         use_liger_loss: bool, micro_batch_size_per_gpu: int | None, update_epochs: int | None = None,
     ) -> None:  # fmt: skip
         """Apply arguments of the published library that are renamed or unused here.
@@ -158,7 +160,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
                 warn_once(f"{self.algo} {name}", f"{self.algo}: {name} changes nothing here: {reason}.", stacklevel=4)
 
     def passes(
-        self, engine: Any, texts: Texts, rewards: Tensor | None, rngs: Sequence[np.random.Generator]
+        self, engine: AdapterEngine, texts: Texts, rewards: Tensor | None, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
         """Yield the optimiser steps of `update_epochs` passes over pairs or examples, numbered consecutively."""
         number = 0
@@ -173,7 +175,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         """Yield the optimiser steps of one pass over texts."""
         raise NotImplementedError(f"{type(self).__name__} must implement arrange(engine, texts, rewards, rngs)")
 
-    def _policy(self, model: Any, name: Any, tokenizer: Any, config: Any) -> AdapterNetwork:
+    def _policy(self, model: object, name: Any, tokenizer: foreign.Tokenizer | None, config: Any) -> AdapterNetwork:
         if (model is None) == (name is None):
             raise AlgorithmError(
                 f"{self.algo} needs one base model: actor_network= (a model) or model_name= (a folder or hub id); "
@@ -187,9 +189,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
             base = model
         elif isinstance(model, nn.Module) and hasattr(model, "get_output_embeddings"):
             if hasattr(model, "peft_config"):
-                raise AlgorithmError(
-                    f"{self.algo}: actor_network has adapters already. fix: the base model itself, and lora_config=."
-                )
+                raise AlgorithmError(f"{self.algo}: actor_network has adapters. fix: the base model, and lora_config=.")
             if tokenizer is None:
                 raise AlgorithmError(f"{self.algo}: a model needs its tokenizer. fix: tokenizer=load_tokenizer(path).")
             base = BaseModel(model, tokenizer)
@@ -369,7 +369,9 @@ class LLMAlgorithm(EvolvableAlgorithm):
             self.reinit_optimizers()
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
+    def load(
+        cls, path: str | Path, device: str | torch.device = "cpu", accelerator: foreign.Accelerator | None = None
+    ) -> Self:
         """Load the agent from a folder of `save_checkpoint`, on the base that it names."""
         agent = super().load(_state_in(path), device, accelerator)
         agent.load_checkpoint(path)  # includes the generators
@@ -380,7 +382,9 @@ class LLMAlgorithm(EvolvableAlgorithm):
         self.actor.load_pretrained(folder)
 
     @classmethod
-    def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
+    def _blank(
+        cls, state: Mapping[str, Any], device: str | torch.device, accelerator: foreign.Accelerator | None
+    ) -> Self:
         spec = state["networks"]["actor"]["spec"]
         actor = AdapterNetwork.from_spec(spec, device=device)
         agent: Self = construct(cls, actor_network=actor, device=device, accelerator=accelerator)

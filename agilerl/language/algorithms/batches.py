@@ -47,7 +47,7 @@ class TextBatch:
         for first in range(0, rows, size):
             yield self.rows(slice(first, first + size))
 
-    def rows(self, index: Any) -> TextBatch:
+    def rows(self, index: object) -> TextBatch:
         """Select rows of every member and drop columns that are padding in all of them."""
         texts = self.texts.rows(index)
         trimmed = texts.trimmed()

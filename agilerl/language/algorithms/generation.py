@@ -88,7 +88,7 @@ class CompletionAlgorithm(LLMAlgorithm):
         return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
 
     @also_takes(turn_ids=None, sampling_logps=None)
-    def learn(self, experiences: Any) -> tuple[float, float]:
+    def learn(self, experiences: Mapping[str, Any] | Sequence[Any]) -> tuple[float, float]:
         """Perform all optimiser steps on (token ids, masks, rewards [B, G]) of `get_action` and an environment's
         `step`.
 
@@ -122,8 +122,7 @@ class CompletionAlgorithm(LLMAlgorithm):
         if not mask_truncated:
             return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
         end = is_end(texts.tokens[..., texts.prompt :], self.base.end_ids) & texts.completion_mask
-        complete: Tensor = end.any(-1).float()
-        return complete
+        return end.any(-1).float()
 
     def rows_of_step(self, engine: Any, rows: int) -> int:
         """Return the completions per optimiser step on this rank, of its `rows`; `batch_size` over all ranks."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl.errors import AlgorithmError
+from agilerl.language.base import BaseModel
 from agilerl.language.engines import SequentialAdapters
 from agilerl.language.padding import pad_left
 from agilerl.language.scoring import Texts
@@ -20,12 +21,12 @@ AT_ONCE = 64
 """Prompts of one member that are answered, or scored, in one pass."""
 
 
-def own_tokens(prompts: Sequence[Sequence[Any]], base: Any) -> tuple[Tensor, Tensor]:
+def own_tokens(prompts: Sequence[Sequence[Any]], base: BaseModel) -> tuple[Tensor, Tensor]:
     """Return (tokens, attention) [N·B, P] of the prompts, member by member."""
     return pad_left([p.tokens for member_prompts in prompts for p in member_prompts], base.pad_id, base.device)
 
 
-def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[list[list[str]]]:
+def written_texts(texts: Texts, base: BaseModel, members: int, group: int) -> list[list[list[str]]]:
     """Decode completions [N·B·G, ...]: by member, by prompt, for each of the group."""
     ids = texts.tokens[:, texts.prompt :].cpu().numpy()
     masks, ends = texts.completion_mask.cpu().numpy(), list(base.end_ids)
@@ -71,7 +72,7 @@ def mean_reward(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[An
     return [float(rewards.mean()) for rewards in rewards_of(engines, agents, envs, split)]
 
 
-def flatten_turns(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], base: Any) -> Texts:
+def flatten_turns(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], base: BaseModel) -> Texts:
     """Concatenate prompts with completions, without adding an end token: [R, P + T]."""
     pad = base.pad_id
     tokens, attention = pad_left(prompts, pad, base.device)
@@ -103,9 +104,7 @@ def completion_rows(batch: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
 def _all_of(kind: type[Row], rows: Any, source: str) -> list[Row]:
     wrong = [row for row in rows if not isinstance(row, kind)] if isinstance(rows, list | tuple) else [rows]
     if wrong:
-        raise AlgorithmError(
-            f"learn() got {type(wrong[0]).__name__}. fix: what reset() or step() of a {source} returned."
-        )
+        raise AlgorithmError(f"learn() got {type(wrong[0]).__name__}. fix: batches of a {source}.")
     return list(rows)
 
 
@@ -124,14 +123,14 @@ def examples_of(experiences: Any) -> list[Example]:
     return [Example(index, *row) for index, row in enumerate(completion_rows(experiences))]
 
 
-def pair_texts(pairs: Sequence[Sequence[Any]], base: Any) -> Texts:
+def pair_texts(pairs: Sequence[Sequence[Any]], base: BaseModel) -> Texts:
     """Convert pairs of each member [N][B] to texts [N, 2B, ...], alternating chosen and rejected."""
     prompts = [pair.prompt for member_pairs in pairs for pair in member_pairs for _ in range(2)]
     completions = [text for member_pairs in pairs for pair in member_pairs for text in (pair.chosen, pair.rejected)]
     return by_member(flatten_turns(prompts, completions, base), len(pairs))
 
 
-def example_texts(examples: Sequence[Sequence[Any]], base: Any) -> Texts:
+def example_texts(examples: Sequence[Sequence[Any]], base: BaseModel) -> Texts:
     """Convert examples of each member [N][B] to texts [N, B, ...]."""
     flat = [example for member_examples in examples for example in member_examples]
     return by_member(flatten_turns([e.prompt for e in flat], [e.completion for e in flat], base), len(examples))

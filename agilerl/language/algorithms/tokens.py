@@ -8,6 +8,7 @@ own tokens [L]; its reward and its end are at the last token of each action [L].
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from agilerl.algorithms.base.actions import Actor, PlainActions
 from agilerl.algorithms.base.declared import DATASET
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.transitions import as_tensor, experience_fields
+from agilerl.core.tree import Tree
 from agilerl.engine.protocol import Mask, TransitionBatch
 from agilerl.errors import NotAvailableYetError, ShapeError
 from agilerl.modules.base import EvolvableModule
@@ -41,7 +43,7 @@ class TextActions(PlainActions):
         return action.reshape(count, -1).long()
 
 
-def build_network(agent: RLAlgorithm, given: Any, with_values: bool) -> EvolvableModule:
+def build_network(agent: RLAlgorithm, given: object, with_values: bool) -> EvolvableModule:
     """Return the given network, or build one from `net_config`.
 
     Raises:
@@ -62,8 +64,7 @@ def build_network(agent: RLAlgorithm, given: Any, with_values: bool) -> Evolvabl
 def lengths_of(tokens: np.ndarray) -> np.ndarray:
     """Return the number of tokens before the right padding [...] of tokens [..., L]."""
     there = tokens != PAD
-    lengths: np.ndarray = np.where(there.any(-1), tokens.shape[-1] - there[..., ::-1].argmax(-1), 0)
-    return lengths
+    return np.where(there.any(-1), tokens.shape[-1] - there[..., ::-1].argmax(-1), 0)
 
 
 class TokenAlgorithm(RLAlgorithm):
@@ -109,9 +110,7 @@ class TokenAlgorithm(RLAlgorithm):
             ("actions", actions, action_vocabulary),
         ):
             if part.size and (part.min() < 0 or part.max() >= most or (part != np.floor(part)).any()):
-                raise ShapeError(
-                    f"the data set has {what} with tokens that are not integers from 0 to {most - 1}. " + FIX
-                )
+                raise ShapeError(f"the data set has {what} with tokens that are no integers in 0..{most - 1}. " + FIX)
         before, after, actions = before.astype(np.int64), after.astype(np.int64), actions.astype(np.int64)
         start, end = lengths_of(before), lengths_of(after)
         place = start[:, None] + np.arange(size)
@@ -134,7 +133,7 @@ class TokenAlgorithm(RLAlgorithm):
         ended = np.ones(len(last), bool)
         return replace(dataset, obs=texts, next_obs=texts, action=mine, reward=reward, terminated=over, ended=ended)
 
-    def make_batch(self, experiences: Any) -> TransitionBatch:
+    def make_batch(self, experiences: Mapping[str, Any] | Sequence[Any]) -> TransitionBatch:
         """Convert sampled rows of such a memory to tensors on the agent's device, see `RLAlgorithm.make_batch`."""
         fields, owner = experience_fields(experiences), f"{self.algo}.learn"
         dtype = next(iter(self.policy_module().parameters())).dtype
@@ -155,14 +154,14 @@ class TokenAlgorithm(RLAlgorithm):
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
-    def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
+    def policy_output(self, obs: Tree, noisy: bool = False) -> Tensor:
         """Generate the next tokens [E, K] int64 after texts [E, L] greedily, token by token.
 
         Engines request this as the policy output, because each token depends on the previous ones.
         """
         return self._written(obs, None)
 
-    def _written(self, obs: Any, numbers: Tensor | None) -> Tensor:
+    def _written(self, obs: Tree, numbers: Tensor | None) -> Tensor:
         """Generate as `policy_output`; with uniform numbers [E, K] each token is sampled."""
         network: Any = self.policy_module()
         count = len(self.action_space.nvec)
@@ -211,7 +210,7 @@ class TokenAlgorithm(RLAlgorithm):
         numbers = torch.from_numpy(self._exploration.random((rows, len(self.action_space.nvec))))
         return self.greedy(self._written(obs, numbers))
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _greedy(self, obs: Tree, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, K] for the environment, regardless of the agent's mode."""
         if mask is not None:
             self.legal_choices(np.asarray(mask))

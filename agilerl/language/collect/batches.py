@@ -24,6 +24,7 @@ from agilerl.language.algorithms.scoring import (
     rewards_of,
     written_texts,
 )
+from agilerl.language.base import BaseModel
 from agilerl.language.ends import is_end
 from agilerl.language.engines import SequentialAdapters, StackedAdapters
 from agilerl.language.generate import uniform_numbers
@@ -189,7 +190,7 @@ class GivenTexts(ABC):
     """Base class of batches of texts that the environment provides; nothing is generated."""
 
     @abstractmethod
-    def texts(self, batches: Sequence[Any], base: Any) -> Texts:
+    def texts(self, batches: Sequence[Any], base: BaseModel) -> Texts:
         """Tokenise the batches of all members."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
@@ -201,7 +202,7 @@ class GivenTexts(ABC):
 class PreferenceBatches(GivenTexts):
     """Pairs of a chosen and a rejected completion."""
 
-    def texts(self, batches: Sequence[Any], base: Any) -> Texts:
+    def texts(self, batches: Sequence[Any], base: BaseModel) -> Texts:
         return pair_texts(batches, base)
 
     def evaluate(
@@ -213,7 +214,7 @@ class PreferenceBatches(GivenTexts):
 class SFTBatches(GivenTexts):
     """Prompts with target completions."""
 
-    def texts(self, batches: Sequence[Any], base: Any) -> Texts:
+    def texts(self, batches: Sequence[Any], base: BaseModel) -> Texts:
         return example_texts(batches, base)
 
     def evaluate(

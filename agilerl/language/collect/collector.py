@@ -15,10 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.collect.collector import Collector, GenerationPlan, Seconds, Tally, check_shards
+from agilerl.collect.collector import Collector, GenerationPlan, Seconds, Tally
 from agilerl.collect.fitness import FitnessEvaluator, PopulationEvaluation
 from agilerl.core import foreign
-from agilerl.core.compatibility import OF_RUNS, enforce
+from agilerl.core.compatibility import OF_RUNS, RUN_DEFAULTS, enforce
 from agilerl.core.options import LanguageOptions, LoopOptions
 from agilerl.core.rng import Purpose, stream
 from agilerl.engine.learner import not_a_result
@@ -114,13 +114,13 @@ class LanguageCollector(Collector):
 
     @classmethod
     def make(
-        cls, env: Any, options: LoopOptions, replay: Callable[[], Any] | None = None, eval_env: Any = None
+        cls, env: Any, options: LoopOptions, replay: Callable[[], Any] | None = None, eval_env: object = None
     ) -> LanguageCollector:
         """Create the collector with the manifest options that apply to language policies."""
         return cls(env, LanguageOptions.of(vars(options)))
 
     @classmethod
-    def make_envs(cls, name: str, tokenizer: Any, learns: str = "completions", **kwargs: Any) -> Any:
+    def make_envs(cls, name: str, tokenizer: foreign.Tokenizer, learns: str = "completions", **kwargs: Any) -> Any:
         """Create the environment of an id; see `llm_envs.by_id.make_language_env`."""
         return make_language_env(name, tokenizer, learns, **kwargs)
 
@@ -136,8 +136,7 @@ class LanguageCollector(Collector):
     ) -> None:
         if not self.is_shared and len(self.envs) != len(population):
             raise ConfigError(f"{len(self.envs)} environments for {len(population)} members. fix: one each, or env=.")
-        check_shards(shards, len(population))
-        enforce(OF_RUNS, {"shards": shards, "ranks": self.ranks.size}, {"shards": 1})
+        enforce(OF_RUNS, {"shards": shards, "ranks": self.ranks.size, "pop_size": len(population)}, RUN_DEFAULTS)
         self.run_seed, self.shards = run_seed, shards
         self._env_states = [[env.state() for env in self.envs] for _ in range(shards)]
         self._check_fit(population)
@@ -162,9 +161,7 @@ class LanguageCollector(Collector):
     def _check_fit(self, population: Sequence[Any]) -> None:
         for agent in population:
             if not adapted(agent).learns_language:
-                raise AlgorithmError(
-                    f"{type(agent).__name__} is no language algorithm. fix: create_population('GRPO')."
-                )
+                raise AlgorithmError(f"{type(agent).__name__} is no language algorithm. fix: algo='GRPO'.")
             for env in self.envs:
                 if not is_tokenizer_of(env.tokenizer, fingerprint(agent.base.tokenizer)):
                     raise ConfigError(
@@ -175,7 +172,7 @@ class LanguageCollector(Collector):
             self._check_context(agent)
             self._check_methods(agent)
 
-    def _check_methods(self, agent: Any) -> None:
+    def _check_methods(self, agent: foreign.Agent) -> None:
         """Raise AlgorithmError for an overridden `learn`, warn about other methods that training does not call."""
         kind = type(agent)
         if foreign.overridden(kind, "update") is None and foreign.overridden(kind, "learn") is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import ConfigError
 from agilerl.language.algorithms.batches import TextBatch
+from agilerl.language.base import BaseModel
 from agilerl.language.collect.batches import Row, replacements, resampled
 from agilerl.language.engines import SequentialAdapters, StackedAdapters
 from agilerl.language.padding import pad_left
@@ -69,9 +70,7 @@ class Games:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Raise ConfigError if the games differ."""
         if dict(state) != self.state():
-            raise ConfigError(
-                f"the run played games of {dict(state)}; these are of {self.state()}. fix: the same ones."
-            )
+            raise ConfigError(f"the run played {dict(state)}; these are {self.state()}. fix: the same ones.")
 
 
 class GameBatches:
@@ -176,7 +175,7 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
                 game.say(turn if spoken else [game.end_id])  # replace pure padding by an end token
 
 
-def flatten_turns(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tensor]:
+def flatten_turns(episodes: Sequence[Sequence[Any]], base: BaseModel) -> tuple[Texts, Tensor]:
     """Convert episodes [N][R] to (texts [N, R, P + T], rewards [N, R, T] at the last token of each turn).
 
     Tokens before the first turn are the prompt. Later observations are part of the context and masked from the loss.

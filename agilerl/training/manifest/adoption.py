@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from agilerl.networks.specs import check_sizes
 from agilerl.runs.checkpoints import BEST, POPULATION, Saved, generations, read_checkpoint
 from agilerl.telemetry.files import jsonable
 from agilerl.training.run import Run
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Ancestors:
         order = sorted(range(len(self.agents)), key=lambda slot: -_fitness(self.agents[slot]))
         return [self.agents[slot] for slot in sorted(order[:count])]
 
-    def _copy(self, agent: Any, founder: Any) -> Any:
+    def _copy(self, agent: EvolvableAlgorithm, founder: EvolvableAlgorithm) -> Any:
         _check_fit(agent, founder)
         generators = {k: v.bit_generator.state for k, v in vars(founder).items() if isinstance(v, np.random.Generator)}
         attributes = {
@@ -86,7 +89,7 @@ class Ancestors:
         return founder
 
 
-def ancestors_of(agents: Any) -> Ancestors:
+def ancestors_of(agents: object) -> Ancestors:
     """Return the agents of a run or of a list.
 
     Raises:
@@ -136,10 +139,7 @@ def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str])
         else preset_for(manifest.environment.name, manifest.algorithm.name)
     )
     if manifest.network != base.network or any(name.startswith("network.") for name in named):
-        raise ConfigError(
-            "network settings do not apply to agents that have their networks already. "
-            "fix: leave them out, or train new agents."
-        )
+        raise ConfigError("network settings are not for agents that have their networks. fix: leave them out.")
     values, before = manifest.algorithm.hyperparameters, base.algorithm.hyperparameters
     asked = {name.removeprefix("algorithm.") for name in named}
     return replace(ancestors, changed=tuple(n for n in values if n in asked or values[n] != before.get(n)))
@@ -221,7 +221,7 @@ def check_algorithm(ancestors: Ancestors, name: str) -> None:
         raise AlgorithmError(_other_algorithm(mine.__name__, cls.__name__))
 
 
-def check_same_algorithm(ancestors: Ancestors, name: Any, new_run: str) -> None:
+def check_same_algorithm(ancestors: Ancestors, name: object, new_run: str) -> None:
     """Raise AlgorithmError for a setting `algorithm.name` that differs from the agents' algorithm.
 
     Args:
@@ -239,7 +239,7 @@ def _other_algorithm(mine: str, theirs: str) -> str:
     return f"the agents are {mine}, the new run trains {theirs}. fix: algo={mine!r}, or leave it out."
 
 
-def _check_fit(agent: Any, founder: Any) -> None:
+def _check_fit(agent: EvolvableAlgorithm, founder: EvolvableAlgorithm) -> None:
     """Raise AlgorithmError if the agent is incompatible with the founder."""
     if type(agent) is not type(founder):
         raise AlgorithmError(_other_algorithm(type(agent).__name__, type(founder).__name__))
@@ -259,6 +259,6 @@ def _some(agents: Sequence[Any]) -> Sequence[Any]:
     return candidates
 
 
-def _fitness(agent: Any) -> float:
+def _fitness(agent: foreign.Agent) -> float:
     value = float(agent.fitness[-1]) if agent.fitness else -math.inf
     return value if value == value else -math.inf

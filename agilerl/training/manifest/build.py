@@ -81,10 +81,12 @@ def run_manifest(
     new_founders = partial(make_founders, manifest, env, train_env, device)
     restarted = partial(make_founders, of_restarts(manifest), env, train_env, device)
     population = new_founders(seed, ancestors)
-    if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
+    space = population[0].action_space  # of teams by group
+    spaces = space.values() if isinstance(space, dict) else (space,)
+    if manifest.training.explore_least < 1 and not any(isinstance(one, gym.spaces.Box) for one in spaces):
         raise ConfigError(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
-            f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
+            f"{space}. fix: explore_least=1, and eps_start, eps_end."
         )
     threshold = manifest.mutation.reset_dormant if evolution else None
     resets = None if threshold is None else resolve_name(RESETS.path)(threshold, seed)
@@ -154,7 +156,9 @@ def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
     return notes
 
 
-def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any) -> Baseline:
+def _baseline(
+    task: Task, run_directory: RunDirectory | None, loop: TrainingLoop, env: foreign.EnvLike, check: Any
+) -> Baseline:
     """Score of random play, or the reason why it is not measured; a resumed run reads it from run.json."""
     recorded = None if run_directory is None else Baseline.from_dict(run_directory.facts().get("random_play"))
     if recorded is not None:
@@ -169,15 +173,18 @@ def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop
         return Baseline(skipped=f"the environment failed: {str(error).partition(' fix:')[0].rstrip('.')}")
 
 
-def _before(task: Task, run_directory: RunDirectory | None, founder: Any, env: Any) -> Evaluation | None:
+def _before(
+    task: Task, run_directory: RunDirectory | None, founder: foreign.Agent, env: foreign.EnvLike
+) -> Evaluation | None:
     """Score of a founder before training; a resumed run reads it from run.json."""
     recorded = None if run_directory is None else Evaluation.from_dict(run_directory.facts().get("before"))
     return task.score_before(founder, env) if recorded is None else recorded
 
 
 def make_founders(
-    manifest: Manifest, env: Any, train_env: Any, device: str, seed: int, ancestors: Ancestors | None = None
-) -> list[Any]:
+    manifest: Manifest, env: foreign.EnvLike, train_env: foreign.Env, device: str, seed: int,
+    ancestors: Ancestors | None = None,
+) -> list[Any]:  # fmt: skip
     """Create the initial members of a run or a restart; copies of the ancestors, if any.
 
     Args:
@@ -214,7 +221,7 @@ def of_restarts(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"mutation": mutation})
 
 
-def _save_best(run_directory: RunDirectory, agent: Any) -> None:
+def _save_best(run_directory: RunDirectory, agent: foreign.Agent) -> None:
     try:
         write_best(run_directory.path, agent)
     except OSError as error:  # a full disk must not end training: the best agent is also in the checkpoints

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from agilerl.algorithms import find_algorithm, is_team
 from agilerl.config import Manifest
+from agilerl.core import foreign
 from agilerl.errors import ConfigError
 
 # Units of the widest layer up to which "auto" stays on the CPU. Measured: see docs/decisions.md.
@@ -39,10 +39,7 @@ def resolve_device(device: str) -> str:
     except RuntimeError:
         raise _unknown(device) from None
     if asked.type == "mps":
-        raise ConfigError(
-            f"device {device!r} is not supported: optimisers count their steps in float64, which Apple's GPUs lack. "
-            "fix: --device cpu."
-        )
+        raise ConfigError(f"device {device!r} is not supported: optimisers need float64. fix: --device cpu.")
     if asked.type not in ("cpu", "cuda"):
         raise _unknown(device)
     if asked.type == "cuda" and not torch.cuda.is_available():
@@ -57,7 +54,9 @@ def _unknown(device: str) -> ConfigError:
     return ConfigError(f"unknown device {device!r}. fix: use auto, cpu, cuda or cuda:0.")
 
 
-def choose_device(asked: str, manifest: Manifest, env: Any = None, *, is_training: bool = True) -> DeviceChoice:
+def choose_device(
+    asked: str, manifest: Manifest, env: foreign.EnvLike = None, *, is_training: bool = True
+) -> DeviceChoice:
     """Return the device of a run: `asked`, or for "auto" the CPU for small dense networks and else CUDA if usable.
 
     Args:
@@ -90,7 +89,7 @@ def _large_part(manifest: Manifest) -> str:
     return f"layers of {max(layers)} units" if max(layers) > MAX_DENSE_UNITS else ""
 
 
-def _images_of_team(manifest: Manifest, env: Any) -> str:
+def _images_of_team(manifest: Manifest, env: foreign.EnvLike) -> str:
     """Return that agents of a team observe images; empty otherwise, and for single agents (see `with_encoder`)."""
     from agilerl.training.manifest.resolve import is_dense
     from agilerl.training.manifest.tasks import task_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+from gymnasium import Env
 
 from agilerl.algorithms import find_algorithm, is_team
 from agilerl.config import Manifest
@@ -24,7 +25,6 @@ from agilerl.envs.team import is_parallel
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
 from agilerl.training.manifest.resolve import (
-    check_replay,
     hyperparameter_config,
     net_config,
     with_encoder,
@@ -57,7 +57,7 @@ class Spaces:
 class EnvironmentTask(Task):
     """Members act in environments and are evaluated in them."""
 
-    def resolve(self, env: Any) -> Manifest:
+    def resolve(self, env: foreign.EnvLike) -> Manifest:
         """Fill in the encoder for the observations, and the name of an environment created by a lambda.
 
         Creates and closes one environment and one agent; an environment passed by the user is only queried for its
@@ -71,7 +71,6 @@ class EnvironmentTask(Task):
         resolved = without_noise(with_encoder(manifest, spaces.observation_space), spaces.action_space)
         with contextlib.suppress(NotAvailableYetError):  # the agent reports observations without an encoder
             check_sizes(resolved, *spaces.joint, available_bytes())
-        check_replay(resolved)
         resolved = within_replay(resolved)
         if manifest.environment.name == UNNAMED or (is_vector(env) and manifest.environment.name == type(env).__name__):
             named = resolved.environment.model_copy(update={"name": spaces.name})
@@ -80,7 +79,7 @@ class EnvironmentTask(Task):
         type(self)(resolved.model_copy(update={"training": alone})).population(spaces, 0, "cpu")
         return resolved
 
-    def spaces(self, env: Any = None) -> Spaces:
+    def spaces(self, env: foreign.EnvLike = None) -> Spaces:
         """Return the spaces of the manifest's environment, or of the one passed by the user."""
         manifest, created_env = self.manifest, None
         if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
@@ -100,7 +99,7 @@ class EnvironmentTask(Task):
                 created_env.close()
         return Spaces(space, actions, inner_name(env), foreign.state_space(env))
 
-    def environments(self, env: Any, device: str) -> tuple[Any, Any]:
+    def environments(self, env: foreign.EnvLike, device: str) -> tuple[Any, Any]:
         if self.manifest.environment.asynchronous:  # also of a resumed run with other settings
             self.collector.refuse_asynchronous(self.manifest.algorithm.name)
         return make_environments(self.manifest, env, self.collector.make_envs)
@@ -146,7 +145,9 @@ class FittedTask(EnvironmentTask):
     no_random_play = "there is no environment to play in"
 
 
-def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any] = make_vect_envs) -> tuple[Any, Any]:
+def make_environments(
+    manifest: Manifest, env: foreign.EnvLike, make_envs: Callable[..., Any] = make_vect_envs
+) -> tuple[Any, Any]:
     """Return (training environment, evaluation environment); they differ if training episodes are truncated earlier.
 
     make_envs: of the collector that trains in them.
@@ -176,7 +177,7 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
     return trained, evaluated
 
 
-def with_backend(manifest: Manifest, env: Any = None) -> Manifest:
+def with_backend(manifest: Manifest, env: foreign.EnvLike = None) -> Manifest:
     """Replace `environment.backend: auto` by what this machine has, so that a run records it and resumes with it.
 
     env: passed by the user; None if it is created from its id.
@@ -202,7 +203,7 @@ def _check_pool(manifest: Manifest, is_by_id: bool) -> None:
         raise ConfigError(f"environment.backend=envpool: {reason}")
 
 
-def _limited(env: Any, limit: int) -> Any:
+def _limited(env: Env[Any, Any], limit: int) -> Any:
     """Truncate training episodes of `env` at `limit` steps, replacing any existing limit."""
     if is_parallel(env):
         return TimeLimitOfTeam(env, limit)

@@ -60,6 +60,7 @@ from agilerl.training.manifest.worker_settings import (
 from agilerl.training.manifest.workers import start_workers
 from agilerl.training.policy_files import write_best
 from agilerl.training.quarantine import DivergedError
+from agilerl.training.result import EvolveResult
 from agilerl.training.run import Run
 from agilerl.training.store import RunStore
 from agilerl.views.report import write_report
@@ -260,7 +261,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
 
 
 def _finish(
-    setup: Setup, directory: RunDirectory | None, result: Any, signum: int | None, lost: Mapping[str, Any]
+    setup: Setup, directory: RunDirectory | None, result: EvolveResult, signum: int | None, lost: Mapping[str, Any]
 ) -> Run:
     facts = result.counters()
     if result.best_fitness is None:  # no agent could be copied
@@ -490,10 +491,7 @@ def _steps_after(folder: Path, store: RunStore, minutes: float) -> int:
     counters = {} if store.saved is None else dict(store.saved.body.get("counters") or {})
     done, seconds = int(counters.get("env_steps_member") or 0), float(counters.get("seconds") or 0.0)
     if not done or seconds <= 0:
-        raise ConfigError(
-            f"{folder} has saved no generation that tells how fast it trains. fix: resume it without minutes, or with "
-            "steps."
-        )
+        raise ConfigError(f"{folder} has saved no generation, so its speed is unknown. fix: resume it with steps.")
     return done + math.ceil(MAX_SPEEDUP * 60 * minutes * done / seconds)
 
 
@@ -508,9 +506,7 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     directory = RunDirectory.open(folder)
     manifest, facts = directory.manifest(), directory.facts()
     if manifest.hash() != facts.get("manifest_hash"):
-        raise RunError(
-            f"{folder} has no checkpoint, and its config.yaml is not the one that it began with. fix: train again."
-        )
+        raise RunError(f"{folder} has no checkpoint, and its config.yaml has changed. fix: train again.")
     if facts.get("parent") is not None:
         parent = facts["parent"].get("run")
         again = command("continue", parent or "RUN", imports=imports_of(facts))

@@ -52,7 +52,7 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
     return manifest.model_copy(update={"network": changed})
 
 
-def without_noise(manifest: Manifest, actions: Any) -> Manifest:
+def without_noise(manifest: Manifest, actions: object) -> Manifest:
     """Drop the general preset's range of noise persistence unless actions are Box.
 
     Raises:
@@ -62,10 +62,7 @@ def without_noise(manifest: Manifest, actions: Any) -> Manifest:
     if name not in ranges or isinstance(actions, gym.spaces.Box):
         return manifest
     if ranges[name] != preset_for(manifest.environment.name, algo, general=True).evolution.restart_ranges.get(name):
-        raise ConfigError(
-            f"evolution.restart_ranges.{name} is of Box actions; {manifest.environment.name} has {actions}. "
-            "fix: leave it out."
-        )
+        raise ConfigError(f"evolution.restart_ranges.{name} is of Box actions; got {actions}. fix: leave it out.")
     others = {key: dict(limits) for key, limits in ranges.items() if key != name}
     return apply_overrides(manifest, {"evolution.restart_ranges": others}, "actions")
 
@@ -144,18 +141,6 @@ def _usual_encoder(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any] 
     if is_image(space):
         return usual_layers(channels_first(space).shape or ())
     return {"latent_dim": 32, "mlp_config": {"hidden_size": [64]}}
-
-
-def check_replay(manifest: Manifest) -> None:
-    values, size = manifest.algorithm.hyperparameters, manifest.replay_buffer.max_size
-    later = [change.after for change in manifest.evolution.schedule or () if change.kind == "rl_hp"]
-    batches = [values.get("batch_size"), *(after.get("batch_size") for after in later)]
-    batch = max((value for value in batches if isinstance(value, int)), default=0)
-    if manifest.has_replay and batch > size:
-        raise ConfigError(
-            f"replay_buffer.max_size must be at least algorithm.batch_size ({batch} transitions), or nothing is ever "
-            f"learned; got {size}. fix: replay_buffer.max_size=100000, or a smaller batch_size."
-        )
 
 
 def within_replay(manifest: Manifest) -> Manifest:

@@ -83,7 +83,7 @@ def _weights(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any])
         yield sum(a * b for a, b in itertools.pairwise(sizes))
 
 
-def _lists(config: Any) -> Iterator[list[int]]:
+def _lists(config: object) -> Iterator[list[int]]:
     """Yield every list of layer sizes in an encoder's keys; non-numeric values are rejected when it is built."""
     for key, value in config.items() if isinstance(config, Mapping) else ():
         sizes = value if isinstance(value, list | tuple) else [value]

@@ -176,7 +176,7 @@ COPIED = "they would draw the same numbers, from a generator that each process h
 
 
 def trial(
-    name: str, kwargs: Mapping[str, Any], env: Any, minutes: float | None = None,
+    name: str, kwargs: Mapping[str, Any], env: foreign.EnvLike, minutes: float | None = None,
     is_wanted: Callable[[gym.Space[Any]], bool] = lambda space: True,
 ) -> Trial:  # fmt: skip
     """Measure an environment, in worker processes so that it is known to work there, else in this one.
@@ -227,7 +227,9 @@ def _tried(make: Mapping[str, Any], limit: float, is_wanted: Callable[[gym.Space
             return Trial(lanes.apply(timed, workers=1)[0], space)
 
 
-def _tried_once(trials: Trials | None, name: str, kwargs: Mapping[str, Any], env: Any, *others: Any) -> Trial:
+def _tried_once(
+    trials: Trials | None, name: str, kwargs: Mapping[str, Any], env: foreign.EnvLike, *others: Any
+) -> Trial:
     """Return the trial in `trials` of an environment, by how it is made; else try it, and add what was measured."""
     key = name, repr(sorted(kwargs.items())), id(env)
     tried = (trials or {}).get(key) or trial(name, kwargs, env, *others)
@@ -254,7 +256,7 @@ def _are_copied(starts: Sequence[Sequence[Any]]) -> bool:
     return not is_same(first, second) and all(is_same(first, other[0]) for other in starts[1:])
 
 
-def _trial_of(manifest: Manifest, env: Any, minutes: float | None, trials: Trials | None) -> Trial | None:
+def _trial_of(manifest: Manifest, env: foreign.EnvLike, minutes: float | None, trials: Trials | None) -> Trial | None:
     """Try the environment that a manifest trains in; None where `measure` cannot, or without one.
 
     env: passed by the user; None if it is created from its id. minutes: budget of the run.
@@ -267,7 +269,9 @@ def _trial_of(manifest: Manifest, env: Any, minutes: float | None, trials: Trial
     return _tried_once(trials, environment.name, environment.kwargs, env, minutes)
 
 
-def cost_of(manifest: Manifest, env: Any, minutes: float | None, trials: Trials | None = None) -> StepCost | None:
+def cost_of(
+    manifest: Manifest, env: foreign.EnvLike, minutes: float | None, trials: Trials | None = None
+) -> StepCost | None:
     """Measure a step of the environment that a manifest trains in; None where that is not possible."""
     return tried.cost if (tried := _trial_of(manifest, env, minutes, trials)) else None
 
@@ -280,7 +284,7 @@ def lanes_in(cost: StepCost, lanes: int, members: int, minutes: float) -> int:
 
 
 def with_lane_workers(
-    manifest: Manifest, env: Any, cores: int, minutes: float | None = None, trials: Trials | None = None
+    manifest: Manifest, env: foreign.EnvLike, cores: int, minutes: float | None = None, trials: Trials | None = None
 ) -> tuple[Manifest, str]:
     """Have lanes step in worker processes where that is faster and they can, which makes no difference to results.
 
@@ -326,7 +330,7 @@ class Choice:
 
 
 def for_few_steps(
-    env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, Any], minutes: float,
+    env_id: str, algo: str | None, env: foreign.EnvLike, kwargs: Mapping[str, Any], minutes: float,
     trials: Trials | None = None,
 ) -> Choice | None:  # fmt: skip
     """Return the starting values for a simulator that decides how long training takes; None for any other.

@@ -8,6 +8,7 @@ from typing import Any
 from agilerl.algorithms import find_algorithm
 from agilerl.collect import collector_for
 from agilerl.config import Manifest
+from agilerl.core import foreign
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 
 
@@ -26,7 +27,7 @@ class Task(ABC):
         self.collector = collector_for(find_algorithm(manifest.algorithm.name).experience, manifest.training.opponents)
 
     @abstractmethod
-    def resolve(self, env: Any) -> Manifest:
+    def resolve(self, env: foreign.EnvLike) -> Manifest:
         """Resolve the manifest for training: fill in settings that depend on the environment.
 
         Args:
@@ -38,18 +39,18 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def environments(self, env: Any, device: str) -> tuple[Any, Any]:
+    def environments(self, env: foreign.EnvLike, device: str) -> tuple[Any, Any]:
         """Return (training environment, evaluation environment)."""
 
     @abstractmethod
-    def population(self, env: Any, seed: int, device: str) -> list[Any]:
+    def population(self, env: foreign.EnvLike, seed: int, device: str) -> list[Any]:
         """Create the founders: equal hyperparameters, independently initialised weights.
 
         Args:
             env: training environment, or its `Spaces`.
         """
 
-    def score_before(self, founder: Any, env: Any) -> Evaluation | None:
+    def score_before(self, founder: foreign.Agent, env: foreign.EnvLike) -> Evaluation | None:
         """Score of a founder before training, if random play is not applicable; None by default."""
         return None
 
@@ -57,6 +58,6 @@ class Task(ABC):
         """Console lines about the scores before training."""
         return [str(baseline)]
 
-    def final_score(self, agent: Any, env: Any) -> Evaluation | None:
+    def final_score(self, agent: foreign.Agent, env: foreign.EnvLike) -> Evaluation | None:
         """Score of the best agent on held-out prompts; None by default, as episodes score it later."""
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest, apply_overrides
+from agilerl.core import foreign
 from agilerl.core.ranges import Positive, check
 from agilerl.runs.request import RunRequest
 from agilerl.training.manifest.build import run_manifest
@@ -34,7 +35,7 @@ def check_minutes(manifest: Manifest, minutes: float) -> None:
 
 
 def steps_in(
-    manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None,
+    manifest: Manifest, env: foreign.EnvLike, device: str, minutes: float, check: Callable[[], None] = lambda: None,
     trials: dict[Any, Any] | None = None,
 ) -> tuple[int, float, float]:  # fmt: skip
     """Return `steps_of_simulator` where a trial would take much of the time, else `tried_steps`.
@@ -95,7 +96,7 @@ def with_short_generations(manifest: Manifest, rate: float, minutes: float) -> M
 
 
 def tried_steps(
-    manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None
+    manifest: Manifest, env: foreign.EnvLike, device: str, minutes: float, check: Callable[[], None] = lambda: None
 ) -> tuple[int, float, float]:
     """Return (most steps of a member in the minutes, environment steps per second of all members, expected minutes).
 

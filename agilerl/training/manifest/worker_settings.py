@@ -70,9 +70,7 @@ def workers_of(workers: int | str | None, ray: str | None = None, allow_insecure
     if workers is None:
         workers = 1 if ray in (None, NO_RAY) else "auto"
     if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-        raise ConfigError(
-            f"workers must be a number of processes from 1 on, or 'auto'; got {workers!r}. fix: workers='auto'."
-        )
+        raise ConfigError(f"workers must be at least 1, or 'auto'; got {workers!r}. fix: workers='auto'.")
     if ray is None or ray == NO_RAY:
         return Workers(available_cores() if workers == "auto" else workers)
     if not isinstance(ray, str) or not ray:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from agilerl.config import Manifest
+from agilerl.core import foreign
 from agilerl.core.importing import import_code
 from agilerl.core.threads import available_cores
 from agilerl.training.manifest.build import make_founders, make_options, make_replay
@@ -25,7 +26,7 @@ from agilerl.workers.local import LocalWorkers
 
 def start_workers(
     manifest: Manifest,
-    env: Any,
+    env: foreign.EnvLike,
     device: str,
     seed: int,
     imports: Sequence[str],
@@ -53,13 +54,13 @@ def start_workers(
     return ClusterWorkers(make, count - others, cluster, uses_gpu=device == "cuda")
 
 
-def spec_of(manifest: Manifest, env: Any) -> Any:
+def spec_of(manifest: Manifest, env: foreign.EnvLike) -> Any:
     """Return the registration of the environment named in the manifest; None for one passed by the user."""
     return gymnasium.registry.get(manifest.environment.name) if env is None else None
 
 
 def make_server(
-    manifest: Manifest, env: Any, spec: Any, device: str, seed: int, imports: Sequence[str], place: int
+    manifest: Manifest, env: foreign.EnvLike, spec: Any, device: str, seed: int, imports: Sequence[str], place: int
 ) -> ShardServer:
     """Build in a worker what does its jobs; see `start_workers`.
 

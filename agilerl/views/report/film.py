@@ -17,6 +17,7 @@ import numpy as np
 
 from agilerl.core import foreign
 from agilerl.core.env_ids import resolve_env_id
+from agilerl.core.tree import Tree
 from agilerl.envs.lanes import failure_of_make
 from agilerl.envs.limits import TimeLimitOfTeam
 from agilerl.envs.team_ids import maker
@@ -51,12 +52,12 @@ class Film:
 
 
 def record(
-    agent: Any,
+    agent: foreign.Agent,
     env_id: str,
     out: str | os.PathLike[str],
     *,
     kwargs: Mapping[str, Any] | None = None,
-    env: Any = None,
+    env: foreign.Env | None = None,
     format: str | None = None,
     episodes: int = 1,
     seed: int | None = None,
@@ -113,7 +114,7 @@ def play(
     env_id: str,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    env: Any = None,
+    env: foreign.EnvLike = None,
     episodes: int = 1,
     seed: int | None = None,
     widest: int = WIDEST,
@@ -161,7 +162,9 @@ def _cannot_draw(name: str, error: Exception) -> EnvError:
     return EnvError(f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names.")
 
 
-def _team_camera(env: Any, env_id: str, kwargs: dict[str, Any], widest: int) -> tuple[TeamCamera, TeamLanes]:
+def _team_camera(
+    env: foreign.Env | None, env_id: str, kwargs: dict[str, Any], widest: int
+) -> tuple[TeamCamera, TeamLanes]:
     """A camera on a multi-agent environment, and a single lane of it for the team."""
     with_state, steps = bool(kwargs.pop("with_state", False)), kwargs.pop("max_episode_steps", None)
     if env is None:
@@ -257,7 +260,7 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.roll.begin()
         return result
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Tree) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """One step and its picture."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         is_cut = self.roll.step(terminated or truncated)

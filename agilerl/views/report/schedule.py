@@ -122,9 +122,7 @@ class WinnerSchedule:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(target, self.text(target.name))
         except OSError as error:
-            raise RunError(
-                f"the schedule cannot be written to {target} ({error.strerror}). fix: --out FILE."
-            ) from error
+            raise RunError(f"no schedule can be written to {target} ({error.strerror}). fix: --out FILE.") from error
         return target
 
     def scheduled(self) -> Manifest:
@@ -162,9 +160,7 @@ def schedule_manifest(path: str | os.PathLike[str], steps: int | None = None) ->
             "fix: a file of `agilerl schedule RUN --out FILE`; --config takes manifests."
         )
     if content["format"] != FORMAT:
-        raise ConfigError(
-            f"{source.name} has format {content['format']!r}; this version reads {FORMAT}. fix: write it anew."
-        )
+        raise ConfigError(f"{source.name} has format {content['format']!r}; expected {FORMAT}. fix: write it anew.")
     for key in content:
         if key not in KEYS:
             raise ConfigError(f"{source.name}: {unknown_choice('key of a schedule', str(key), KEYS)}")
@@ -193,9 +189,7 @@ def schedule_of(path: str | os.PathLike[str]) -> WinnerSchedule:
     """
     directory, run = RunDirectory.open(path), RunRecords.read(path)
     if run.winner is None:
-        raise RunError(
-            f"{path} has no winner yet: no generation has been evaluated. fix: wait for one, or name another run."
-        )
+        raise RunError(f"{path} has no winner yet: no generation was evaluated. fix: another run.")
     if run.facts.get("parent") is not None:
         raise RunError(
             f"{path} began with the trained agents of another run, and a schedule begins with an untrained one. "
@@ -360,11 +354,11 @@ def _event(birth: Birth) -> dict[str, Any]:
     }
 
 
-def _change(env_steps: int, kind: str, path: str, before: Any, after: Any) -> dict[str, Any]:
+def _change(env_steps: int, kind: str, path: str, before: object, after: object) -> dict[str, Any]:
     return {"env_steps": env_steps, "kind": kind, "path": path, "before": before, "after": after}
 
 
-def _like(value: float, setting: Any) -> Any:
+def _like(value: float, setting: object) -> Any:
     is_whole = isinstance(setting, int) and not isinstance(setting, bool)
     return int(value) if is_whole and math.isfinite(value) and value == int(value) else value
 

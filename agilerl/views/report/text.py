@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from typing import Any
 
 
-def compact(value: Any) -> str:
+def compact(value: object) -> str:
     """Short form of a value of a birth: numbers with their significant digits, the rest as JSON."""
     if isinstance(value, bool) or value is None:
         return "-" if value is None else str(value).lower()

@@ -206,7 +206,7 @@ class Policy(nn.Module):
             self.register_buffer("mean", mean, persistent=False)
             self.register_buffer("deviation", (var + normaliser["epsilon"]).sqrt(), persistent=False)
 
-    def _apply(self, function: Any, recurse: bool = True) -> Policy:
+    def _apply(self, function: object, recurse: bool = True) -> Policy:
         """Move and convert weights; constants stay in float64 and only follow the device."""
         constants = {name: value for name, value in self.named_buffers() if name not in ("obs_mean", "obs_scale")}
         super()._apply(function, recurse)  # type: ignore[no-untyped-call]
@@ -320,7 +320,7 @@ class Policy(nn.Module):
                 rows.append(_one_hot(part, x, like) if part["type"] != "Box" else _scaled(part, x, like, self.scaled))
         return rows
 
-    def outputs(self, x: Any) -> Tensor:
+    def outputs(self, x: Tensor) -> Tensor:
         """Encoder input [B, I] or [B, C, H, W] -> values or logits [B, A], or raw actions [B, A]."""
         features = self.encoder(x)
         out: Tensor = self.head_net["model"](features)
@@ -339,7 +339,7 @@ class Policy(nn.Module):
         mean = out.chunk(2, -1)[0]
         return mean.tanh() if self.squashed else mean
 
-    def forward(self, obs: Any, action_mask: Any = None) -> Any:
+    def forward(self, obs: Any, action_mask: object = None) -> Any:
         """Greedy actions for observations [B, ...]: [B] or [B, *shape] int64, or [B, *shape] within the bounds of the
         Box; Dict and Tuple actions are nested like the space.
 
@@ -403,7 +403,7 @@ class Policy(nn.Module):
         return action.reshape(-1, *_shape(actions["nvec"]))
 
     @torch.no_grad()
-    def act(self, obs: Any, mask: Any = None, *, action_mask: Any = None) -> Any:
+    def act(self, obs: Any, mask: object = None, *, action_mask: object = None) -> Any:
         """See `forward`, without gradients; returns [] or [*shape] for one observation without a batch axis.
 
         An `action_mask` part of the observations that is not an input of the policy is removed and used as the mask.
@@ -436,7 +436,7 @@ def _warn_without_mask(mask: str, stacklevel: int) -> None:
     warnings.warn(f"{text} fix: policy.act(obs, {mask}).", stacklevel=stacklevel)
 
 
-def _divided(space: dict[str, Any], obs: Any, mask: Any) -> tuple[Any, Any]:
+def _divided(space: dict[str, Any], obs: Any, mask: object) -> tuple[Any, Any]:
     """(policy inputs, mask) of observations with an `action_mask` part; other observations are unchanged."""
     names = space.get("spaces", {})
     names = names if isinstance(names, dict) else {}
@@ -562,7 +562,7 @@ def _counts(text: str, buckets: int, max_count: float) -> Tensor:
     return counts.clamp(max=max_count)
 
 
-def _batched(obs: Any) -> Any:
+def _batched(obs: object) -> Any:
     """One observation as a batch of one."""
     if isinstance(obs, str):
         return [obs]
@@ -659,9 +659,7 @@ def _encoder(space: dict[str, Any], kind: str, config: dict[str, Any], outputs: 
 def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
     """Layers linear_i, norm_i, act_i for every hidden layer, then linear_output, norm_output, act_output."""
     if len(config["hidden_size"]) > MAX_HIDDEN_LAYERS:
-        raise PolicyError(
-            f"policy.json has {len(config['hidden_size'])} hidden layers; expected at most {MAX_HIDDEN_LAYERS}."
-        )
+        raise PolicyError(f"policy.json has {len(config['hidden_size'])} hidden layers; at most {MAX_HIDDEN_LAYERS}.")
     sizes = [_size(width) for width in config["hidden_size"]]
     parts, width = nn.Sequential(), inputs
     for label, size in [*((str(i), size) for i, size in enumerate(sizes)), ("output", outputs)]:
@@ -727,9 +725,7 @@ def _inputs(space: dict[str, Any]) -> int:
     if "spaces" in space:
         parts: Any = space["spaces"]
         if len(parts) > LARGEST_PARTS:
-            raise PolicyError(
-                f"policy.json has {len(parts)} parts in an observation; expected {LARGEST_PARTS} at most."
-            )
+            raise PolicyError(f"policy.json has {len(parts)} parts in an observation; at most {LARGEST_PARTS}.")
         return _size(sum(map(_inputs, parts.values() if isinstance(parts, dict) else parts)))
     if space["type"] not in SIMPLE:
         raise PolicyError(f"{space['type']} observations are not covered.")
@@ -768,7 +764,7 @@ def _units(space: dict[str, Any]) -> tuple[list[float], list[float]]:
     return middle, half
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     """Check a width before allocating memory for it."""
     if not isinstance(value, int) or not 0 < value <= LARGEST:
         raise PolicyError(f"policy.json has a width of {value!r}; expected 1 to {LARGEST}.")

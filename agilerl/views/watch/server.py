@@ -41,9 +41,7 @@ try:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn import Config, Server
 except ImportError as error:
-    raise ConfigError(
-        f'the live view needs starlette and uvicorn ({error}). fix: pip install "agilerl[watch]".'
-    ) from error
+    raise ConfigError(f'`watch` needs starlette and uvicorn ({error}). fix: pip install "agilerl[watch]".') from error
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")
@@ -339,7 +337,7 @@ class _Server(Server):
         self._app.closing.set()
         self.should_exit = self.force_exit = True
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
+    def handle_exit(self, sig: int, frame: object) -> None:
         self.end()
 
 

@@ -208,7 +208,7 @@ def _end_of(generation: list[Member]) -> tuple[int, int, float]:
     return max(member.env_steps for member in generation), last.population_env_steps or 0, last.seconds or 0.0
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     number = finite_number(value)
     return int(number) if number is not None and number == int(number) else None
 
@@ -219,7 +219,7 @@ def _held_out_line(member: Member) -> LogLine:
     return LogLine("confirmation", text, member.generation)
 
 
-def _line_of(event: Any) -> LogLine | None:
+def _line_of(event: object) -> LogLine | None:
     """A request, or the birth of a copy of a diverged member, as a line of the log; None for other events."""
     if isinstance(event, Steering):
         return _steering(event)
@@ -241,7 +241,7 @@ def _steering(event: Steering) -> LogLine:
     return LogLine("steering", text, event.generation, None, facts)
 
 
-def _outcome(result: Any) -> str:
+def _outcome(result: object) -> str:
     """The result of a request, see `telemetry.record.Steering`; "" without one."""
     if not isinstance(result, Mapping):
         return f" → {result}" if result else ""

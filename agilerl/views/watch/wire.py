@@ -180,7 +180,7 @@ def change_text(birth: Birth) -> str:
     return f"{birth.path} {before} → {after}" if birth.path and before and after else birth.path
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return "" if value is None else str(value)[:80]
@@ -239,7 +239,7 @@ def rounded(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Convert to JSON values: non-finite numbers become null, unknown objects text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -250,13 +250,13 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []

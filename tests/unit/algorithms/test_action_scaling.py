@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from safetensors.torch import save_file
+from policy_files import alone
+from small_envs import Episodes
 
 import agilerl
 from agilerl.algorithms import BC, CQL, DDPG, IPPO, IQL, MADDPG, MAPPO, MATD3, PPO, SAC, TD3, TD3BC
@@ -23,10 +23,8 @@ from agilerl.config.convert import convert
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError
 from agilerl.networks.actors import SharedActorCritic, StochasticActor
 from agilerl.networks.distributions import box_units, distribution_of
-from agilerl.telemetry.files import jsonable
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
-from agilerl.views.standalone.policy import load
 
 SEEN = spaces.Box(-1, 1, (3,), np.float32)
 DENSE = {"hidden_size": [8], "min_mlp_nodes": 4}
@@ -330,24 +328,16 @@ def test_a_manifest_may_say_that_actions_are_squashed(cls: Any) -> None:
 @pytest.mark.parametrize("space", [WIDE, MIXED, INTEGERS, spaces.Box(-3, 9, (2, 2), np.int32)], ids=str)
 def test_the_loader_of_the_best_policy_has_the_same_rule(space: Any, rule: str, tmp_path: Path) -> None:
     agent = ppo(space, action_scaling=rule)
-    (tmp_path / "policy.json").write_text(json.dumps(jsonable(agent.policy_spec())))
-    save_file({f"policy.{k}": v for k, v in agent.policy_state().items()}, tmp_path / "policy.safetensors")
-    np.testing.assert_array_equal(load(tmp_path).act(OBS).numpy(), agent.get_action(OBS, training=False)[0])
+    np.testing.assert_array_equal(alone(agent, tmp_path).act(OBS).numpy(), agent.get_action(OBS, training=False)[0])
 
 
-class Dial(gym.Env[np.ndarray, Any]):
+class Dial(Episodes):
     """A dial from 0 to 1000 that is to stand at 700."""
 
-    observation_space, action_space = SEEN, WIDE
+    observation_space, action_space, length, is_cut = SEEN, WIDE, 10, True
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.age = 0
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.age += 1
-        return np.zeros(3, np.float32), -abs(float(action[0]) - 700) / 1000, False, self.age >= 10, {}
+    def reward(self, action: Any) -> float:
+        return -abs(float(action[0]) - 700) / 1000
 
 
 def test_ppo_finds_a_mark_far_from_zero() -> None:

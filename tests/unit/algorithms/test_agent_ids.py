@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from safetensors.torch import save_file
+from policy_files import alone
 
 import agilerl
 from agilerl.algorithms import IPPO, MADDPG, MAPPO, MATD3
-from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.envs.limits import TimeLimitOfTeam
 from agilerl.envs.team import team_of
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError
 from agilerl.hpo.mutation import Mutations
 from agilerl.modules.paths import resolve
-from agilerl.telemetry.files import jsonable
 from agilerl.vector import AsyncPettingZooVecEnv, SyncPettingZooVecEnv
 from agilerl.views.export import file_part
-from agilerl.views.standalone.policy import load as load_policy
 
 OBS, ACTIONS = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
@@ -96,10 +92,13 @@ def equal(one: Any, other: Any) -> bool:
     return all(np.array_equal(one[agent], other[agent]) for agent in one) and one.keys() == other.keys()
 
 
-def greedy(team: Any, count: int = 40) -> dict[str, np.ndarray]:
+def observations(team: Any) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(3)
-    obs = {agent: draw.normal(size=(count, 3)).astype(np.float32) for agent in team.agent_ids}
-    return dict(team.get_action(obs, training=False)[0])
+    return {agent: draw.normal(size=(40, 3)).astype(np.float32) for agent in team.agent_ids}
+
+
+def greedy(team: Any) -> dict[str, np.ndarray]:
+    return dict(team.get_action(observations(team), training=False)[0])
 
 
 @pytest.mark.parametrize("kind", IDS)
@@ -113,7 +112,6 @@ def test_lanes_ask_by_the_environments_own_ids_and_know_agents_by_text(kind: str
     np.testing.assert_array_equal(obs["agents"][str(ids[1])], np.full((2, 3), 1, np.float32))
     for step in range(1, 5):
         batch = lanes.step(np.zeros((2, 2)))
-        assert batch.team is not None
         assert batch.team.reward.tolist() == [[1.0, 2.0]] * 2
         assert batch.truncated.tolist() == [step == 4] * 2
 
@@ -151,12 +149,8 @@ def test_a_team_mutates_and_is_read_back_from_a_file(kind: str, cls: Any, tmp_pa
     team.save_checkpoint(tmp_path / "team.pt")
     assert equal(greedy(cls.load(tmp_path / "team.pt")), before)
     assert equal(greedy(team.clone()), before)
-    (tmp_path / "policy.json").write_text(json.dumps(jsonable(team.policy_spec())))
-    save_file({f"policy.{k}": v for k, v in team.policy_state().items()}, tmp_path / "policy.safetensors")
-    draw = np.random.default_rng(3)
-    obs = {agent: draw.normal(size=(40, 3)).astype(np.float32) for agent in team.agent_ids}
-    alone = load_policy(tmp_path).act(obs)
-    assert all(np.array_equal(alone[agent].numpy().reshape(-1), before[agent].reshape(-1)) for agent in obs)
+    found = alone(team, tmp_path).act(observations(team))
+    assert all(np.array_equal(found[agent].numpy().reshape(-1), before[agent].reshape(-1)) for agent in found)
 
 
 RUNS = [("dot", "MADDPG"), ("integers", "IPPO"), ("methods of mappings", "MADDPG")]
@@ -165,24 +159,17 @@ OTHER_RUNS = OTHER_RUNS[:: 1 + len(OTHER_RUNS) // 8]
 SLOW_RUNS = [pytest.param(*case, marks=pytest.mark.slow) for n, case in enumerate(OTHER_RUNS) if n % 3]
 
 
-@pytest.mark.parametrize(("kind", "algo"), RUNS)
+@pytest.mark.parametrize(("kind", "algo"), [*RUNS, *OTHER_RUNS[::3], *SLOW_RUNS])  # the whole file is thorough
 def test_a_whole_run_is_trained_loaded_and_continued(kind: str, algo: str, tmp_path: Path) -> None:
     make = environment(IDS[kind])
     options: dict[str, Any] = {"evo_steps": 32, "eval_episodes": 1, "num_envs": 2, "verbose": False}
     options |= {"learn_step": 16} if algo in ("IPPO", "MAPPO") else {}
     run = agilerl.train(make, algo, population=3, steps=96, out=tmp_path, preset=False, **options)
     assert run.history[-1] == [15.0] * 3
-    assert run.path is not None
     loaded = agilerl.load(run.path)
     assert equal(greedy(loaded.best), greedy(run.best))
     assert equal(greedy(loaded.population[0]), greedy(run.population[0]))
     assert agilerl.resume(run.path, steps=128, env=make, verbose=False).history[-1] == [15.0] * 3
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "algo"), [*OTHER_RUNS[::3], *SLOW_RUNS])
-def test_a_whole_run_of_every_other_id(kind: str, algo: str, tmp_path: Path) -> None:
-    test_a_whole_run_is_trained_loaded_and_continued(kind, algo, tmp_path)
 
 
 @pytest.mark.thorough
@@ -228,11 +215,6 @@ def test_paths_of_networks_find_names_with_dots() -> None:
         resolve(holder, "actors.none")
     with pytest.raises(AttributeError):
         resolve(holder, "nothing.of.it")
-
-
-def test_replay_of_agents_with_integer_ids() -> None:
-    memory = MultiAgentReplayBuffer(9, agent_ids=[str(agent) for agent in (0, 1)])
-    assert memory.agent_ids == ["0", "1"]
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,6 @@ def test_the_network_starts_at_zero_and_shows_what_its_last_layer_reads() -> Non
     assert (outputs[:, 1:] != 0).any()
     assert network.effect_output(np.ones((5, 6), np.float32)).shape == (5, 1)
     parts = network.dense_parts()
-    assert parts is not None
     assert [len(stack.layers) for stack in parts.values()] == [3, 1]
 
 

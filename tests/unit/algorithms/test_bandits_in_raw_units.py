@@ -158,7 +158,6 @@ def test_a_saved_run_evaluates_as_before(tmp_path: Path) -> None:
         bandit(), "NeuralUCB", population=2, steps=200, evo_steps=100, out=tmp_path, verbose=False, eval_episodes=1,
         seed=0,
     )  # fmt: skip
-    assert run.path is not None
     best = agilerl.load(run.path).best
     assert best.actor.normalize_observations
     assert best.test(bandit(seed=3), max_steps=100) == run.best.test(bandit(seed=3), max_steps=100)

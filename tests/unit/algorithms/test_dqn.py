@@ -253,13 +253,6 @@ def test_bad_values_are_named(options: dict[str, Any], error: type[Exception], w
         agent(**options)
 
 
-def test_continuous_actions_are_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        AlgorithmError, match=r"DQN needs Discrete or MultiDiscrete actions; got Box.* fix: use an environment with"
-    ):
-        DQN(OBS, OBS)
-
-
 # --- networks of the user's own
 
 

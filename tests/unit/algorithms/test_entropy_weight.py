@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from small_envs import Episodes
 
 import agilerl
 from agilerl.algorithms import PPO
@@ -38,17 +39,13 @@ def test_it_is_a_count_above_zero() -> None:
         agent(action_ent_steps=0)
 
 
-class Nothing(gym.Env[np.ndarray, np.ndarray]):
+class Nothing(Episodes):
     """Single steps without a reward: what moves the policy is the entropy alone."""
 
     observation_space, action_space = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Box(-1, 1, (1,))
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.zeros(1, np.float32), 0.0, True, False, {}
+    def reward(self, action: Any) -> float:
+        return 0.0
 
 
 def trained(steps: int | None, **more: Any) -> Any:

@@ -70,7 +70,6 @@ def test_a_lane_is_stepped_for_its_episode_only(reset_ended: bool) -> None:
 def test_legal_actions_reach_the_actor_by_member_and_lane() -> None:
     class Last:
         def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-            assert mask is not None
             assert mask.shape == (2, 2, 3)
             return mask.shape[-1] - 1 - np.argmax(mask[..., ::-1], axis=-1)
 

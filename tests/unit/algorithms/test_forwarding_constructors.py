@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import agilerl
-from agilerl import algorithms
 from agilerl.algorithms import DQN, IPPO, find_algorithm, register
 from agilerl.algorithms.base.declared import check_arguments, hp, hyperparameters
 from agilerl.config import preset_for
@@ -70,8 +69,7 @@ OWN = (Forwarding, WithExtra, WithDefault, Doubled, Closed, Team)
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "_registered", dict(algorithms._registered))
+def registered() -> None:
     for cls in OWN:
         register(cls)
 
@@ -124,7 +122,6 @@ def test_options_reach_the_agents_and_runs_are_resumed_and_loaded(tmp_path: Path
     run = agilerl.train("CartPole-v1", algo, seed=1, out=tmp_path, verbose=False, evolution=False, **short, **more)
     cls = find_algorithm(algo)
     assert [(type(agent), agent.lr, agent.batch_size) for agent in run.population] == [(cls, 3e-3, 16)] * 2
-    assert run.manifest is not None
     assert run.manifest.algorithm.hyperparameters["lr"] == 3e-3
     loaded = agilerl.load(run.path)
     assert (type(loaded.best), loaded.best.lr, loaded.best.batch_size, loaded.best.double) == (cls, 3e-3, 16, True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from safetensors.torch import save_file
+from policy_files import alone
+from small_envs import Episodes, ParallelGame
 
 import agilerl
 from agilerl.algorithms import BC, CQL, DDPG, DQN, IPPO, MADDPG, MAPPO, MATD3, PPO, SAC, TD3, RainbowDQN
@@ -25,7 +25,6 @@ from agilerl.envs.team import as_action, as_columns
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.networks.distributions import distribution_of
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.telemetry.files import jsonable
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
@@ -98,7 +97,6 @@ def test_masks_of_each_part_are_followed_and_forced_parts_tell_nothing() -> None
     assert kind.mode(raw_row(), mask).tolist() == [[2.0, 0.0, 1.0, 0.0, 0.0, 6.0, 3.0]]
     raw = raw_row().requires_grad_()
     (kind.log_prob(raw, action, mask) + kind.entropy(raw, mask)).sum().backward()
-    assert raw.grad is not None
     assert not raw.grad[0, :7].any(), "gear, lamps and the first choice are forced"
     assert raw.grad[0, 7:9].any()
 
@@ -152,29 +150,25 @@ def test_actions_for_the_environment_are_nested_as_its_space(name: str, recurren
     np.testing.assert_allclose(log_prob.detach(), agent.get_action(obs[:5])[1] * 0 + log_prob.detach().numpy())
 
 
-class Lane(gym.Env[np.ndarray, Any]):
+class Lane(Episodes):
     """The observation's sign tells what is right in each part: a point for each, less the distance of steer."""
 
-    observation_space, action_space = SEEN, SPACE
+    observation_space, action_space, length, is_cut = SEEN, SPACE, 8, True
     masks = False
 
-    def __init__(self) -> None:
-        self.illegal = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.age = 0
-        return self._see()
-
-    def _see(self) -> tuple[np.ndarray, dict[str, Any]]:
+    def observe(self) -> np.ndarray:
         self.sign = int(self.np_random.integers(2))
-        info: dict[str, Any] = {}
-        if self.masks:  # the right gear is illegal at sign 1: the middle one is left; the first lamp is off, always
-            gear = [1, 1, 0] if self.sign else [1, 1, 1]
-            info["action_mask"] = np.array([*gear, 1, 0, 1, 1, 1, 1, 1, 1, 1], np.int8)
-        return np.array([2 * self.sign - 1, 1], np.float32), info
+        return np.array([2 * self.sign - 1, 1], np.float32)
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def info(self) -> dict[str, Any]:
+        if not self.masks:
+            return {}
+        gear = (
+            [1, 1, 0] if self.sign else [1, 1, 1]
+        )  # the right one is illegal at sign 1; the first lamp is off, always
+        return {"action_mask": np.array([*gear, 1, 0, 1, 1, 1, 1, 1, 1, 1], np.int8)}
+
+    def reward(self, action: Any) -> float:
         assert self.action_space.contains(action), action
         lamps, choices = action["lamps"]
         if self.masks and ((self.sign and action["gear"] == 1) or lamps[0]):
@@ -182,10 +176,7 @@ class Lane(gym.Env[np.ndarray, Any]):
         right = [action["gear"] == (1 if self.sign else -1)]
         right += [lamps[0] == self.sign, lamps[1] == 1 - self.sign]
         right += [choices[0] == self.sign, choices[1] == 5 + 2 * self.sign]
-        far = np.abs(action["steer"] - (7.0 if self.sign else 3.0)).mean()
-        self.age += 1
-        obs, info = self._see()
-        return obs, float(sum(right) - far), False, self.age >= 8, info
+        return float(sum(right) - np.abs(action["steer"] - (7.0 if self.sign else 3.0)).mean())
 
 
 class MaskedLane(Lane):
@@ -217,14 +208,14 @@ SIGNS = np.array([[-1, 1], [1, 1]], np.float32)
 
 
 def test_ppo_learns_every_part() -> None:
-    agent = trained(Lane, 20_480)
+    agent = trained(Lane, 10_240)
     check_learned(agent.get_action(SIGNS, training=False)[0])
     assert agent.test(make_vect_envs(make_env=Lane, num_envs=4), max_steps=8) > 28.0, "of 8 · 5 points"
 
 
 @pytest.mark.thorough
 def test_masks_of_parts_are_followed_while_it_learns_and_plays() -> None:
-    agent = trained(MaskedLane, 20_480)  # an illegal action raises
+    agent = trained(MaskedLane, 10_240)  # an illegal action raises
     mask = np.array([[1, 1, 1, 1, 0, *[1] * 7], [1, 1, 0, 1, 0, *[1] * 7]], np.int8)
     check_learned(agent.get_action(SIGNS, mask, training=False)[0], masks=True)
     agent.test(make_vect_envs(make_env=MaskedLane, num_envs=4), max_steps=8)
@@ -237,7 +228,7 @@ def test_masks_of_parts_are_followed_while_it_learns_and_plays() -> None:
 
 @pytest.mark.thorough
 def test_recurrent_ppo_learns_every_part() -> None:
-    agent = trained(Lane, 20_480, recurrent=True, net_config=LSTM, max_seq_len=8, batch_size=32)
+    agent = trained(Lane, 10_240, recurrent=True, net_config=LSTM, max_seq_len=8, batch_size=32)
     check_learned(agent.get_action(SIGNS, training=False)[0])
 
 
@@ -260,7 +251,6 @@ def test_a_population_evolves_and_its_run_is_saved_loaded_resumed_and_exported(t
     whole = agilerl.train(Lane, "PPO", steps=512, out=tmp_path / "whole", **more)
     part = agilerl.train(Lane, "PPO", steps=256, out=tmp_path / "part", **more)
     assert part.path is not None
-    assert whole.path is not None
     resumed = agilerl.resume(part.path, steps=512, env=Lane, verbose=False)
     np.testing.assert_array_equal(resumed.history[:2], part.history)
     assert np.isfinite(resumed.history).all()
@@ -309,15 +299,13 @@ def test_a_policy_leaves_as_onnx_with_an_output_for_each_part(masked: bool, tmp_
 def test_the_loader_of_the_best_policy_follows_masks_of_parts(tmp_path: Path) -> None:
     agent = ppo()
     agent.action_masks = True
-    (tmp_path / "policy.json").write_text(json.dumps(jsonable(agent.policy_spec())))
-    save_file({f"policy.{k}": v for k, v in agent.policy_state().items()}, tmp_path / "policy.safetensors")
     rng = np.random.default_rng(0)
     obs = rng.uniform(-1, 1, (300, 2)).astype(np.float32)
     mask = rng.random((300, WIDTH)) < 0.6
     for own in (slice(0, 3), slice(3, 5), slice(5, 7), slice(7, 9), slice(9, 12)):
         mask[np.arange(300), own.start + rng.integers(own.stop - own.start, size=300)] = True
     expected = agent.get_action(obs, mask, training=False)[0]
-    for one, other in zip(trees.leaves(expected), trees.leaves(load(tmp_path).act(obs, mask)), strict=True):
+    for one, other in zip(trees.leaves(expected), trees.leaves(alone(agent, tmp_path).act(obs, mask)), strict=True):
         np.testing.assert_array_equal(one, other.numpy())
 
 
@@ -352,18 +340,11 @@ def test_a_loop_of_ones_own_stores_rows_and_steps_with_nested_actions() -> None:
 # --- teams ------------------------------------------------------------------------------------------------------------
 
 
-class Pair:
+class Pair(ParallelGame):
     """An agent with hybrid actions and one with choices; both are paid for what they are told."""
 
-    metadata: Mapping[str, Any] = {"name": "pair_v0"}
-    render_mode = None
-    possible_agents = ("mixed_0", "plain_0")
-
-    def observation_space(self, agent: str) -> gym.Space[Any]:
-        return SEEN
-
-    def action_space(self, agent: str) -> gym.Space[Any]:
-        return SPACE if agent == "mixed_0" else spaces.Discrete(2)
+    observed = dict.fromkeys(("mixed_0", "plain_0"), SEEN)
+    acted: ClassVar = {"mixed_0": SPACE, "plain_0": spaces.Discrete(2)}
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None or not hasattr(self, "lane"):
@@ -373,20 +354,15 @@ class Pair:
         return dict.fromkeys(self.agents, obs), self._infos()
 
     def _infos(self) -> dict[str, Any]:
-        return {"mixed_0": {"action_mask": np.array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1])}, "plain_0": {}}
+        return {"mixed_0": {"action_mask": np.ones(12, int)}, "plain_0": {}}
 
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
         sign = self.lane.sign
         obs, reward, _, over, _ = self.lane.step(actions["mixed_0"])
         rewards = {"mixed_0": reward, "plain_0": float(actions["plain_0"] == sign)}
         ends = dict.fromkeys(self.agents, over)
-        shown, infos = dict.fromkeys(self.agents, obs), self._infos()
-        if over:
-            self.agents = []
-        return shown, rewards, dict.fromkeys(ends, False), ends, infos
-
-    def close(self) -> None:
-        """Nothing is held."""
+        self.agents = [] if over else self.agents
+        return dict.fromkeys(ends, obs), rewards, dict.fromkeys(ends, False), ends, self._infos()
 
 
 IDS = ["mixed_0", "plain_0"]
@@ -406,7 +382,7 @@ def train_teams(pop: list[Any], steps: int, **more: Any) -> list[Any]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("cls", [pytest.param(IPPO, marks=pytest.mark.slow), MAPPO])
 def test_teams_learn_every_part(cls: Any) -> None:
-    (found,) = train_teams([team(cls, lr=2e-3)], 24_576)
+    (found,) = train_teams([team(cls, lr=2e-3)], 12_288)
     seen = dict.fromkeys(IDS, SIGNS)
     actions = found.get_action(seen, training=False)[0]
     check_learned(actions["mixed_0"])
@@ -437,12 +413,10 @@ def test_teams_act_by_hand_are_saved_and_learn_alike_over_rows_and_alone(cls: An
         expected, found = (x.get_action(seen, training=False)[0]["mixed_0"] for x in (one, again))
         for x, y in zip(trees.leaves(expected), trees.leaves(found), strict=True):
             np.testing.assert_array_equal(x, y)
-    (tmp_path / "policy.json").write_text(json.dumps(jsonable(one.policy_spec())))
-    save_file({f"policy.{k}": v for k, v in one.policy_state().items()}, tmp_path / "policy.safetensors")
-    for x, y in zip(trees.leaves(expected), trees.leaves(load(tmp_path).act(seen)["mixed_0"]), strict=True):
+    for x, y in zip(trees.leaves(expected), trees.leaves(alone(one, tmp_path).act(seen)["mixed_0"]), strict=True):
         np.testing.assert_array_equal(x, y.numpy())
-    rows, alone = (train_teams(exact_teams(cls), 512, learner=kind) for kind in ("fused", "sequential"))
-    for x, y, start in zip(rows, alone, exact_teams(cls), strict=True):
+    rows, by_itself = (train_teams(exact_teams(cls), 512, learner=kind) for kind in ("fused", "sequential"))
+    for x, y, start in zip(rows, by_itself, exact_teams(cls), strict=True):
         for name, value in x.policy_state().items():
             torch.testing.assert_close(value, y.policy_state()[name], rtol=1e-10, atol=1e-10)
             assert not torch.equal(value, start.policy_state()[name])

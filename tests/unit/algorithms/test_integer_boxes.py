@@ -1,19 +1,15 @@
 """Boxes of integers: every one of them is taken, by every algorithm, in training, by hand and from files."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from safetensors.torch import save_file
+from policy_files import alone
 
 from agilerl.algorithms import DDPG, MATD3, SAC, TD3
 from agilerl.data.recording import random_policy
 from agilerl.envs.team import as_action
 from agilerl.networks.actors import rescale_action
-from agilerl.telemetry.files import jsonable
-from agilerl.views.standalone.policy import load
 
 OBS = Box(-1, 1, (3,))
 SPACE = Box(-3, 9, (2,), np.int64)
@@ -47,9 +43,7 @@ def test_exported_policies_take_the_same_integers(algorithm, tmp_path):
             parameter.mul_(3)
     expected = np.asarray(agent.get_action(obs))
     assert len(np.unique(expected)) > 4
-    (tmp_path / "policy.json").write_text(json.dumps(jsonable(agent.policy_spec())))
-    save_file({f"policy.{k}": v for k, v in agent.policy_state().items()}, tmp_path / "policy.safetensors")
-    assert np.array_equal(np.asarray(load(tmp_path).act(obs)), expected)
+    assert np.array_equal(np.asarray(alone(agent, tmp_path).act(obs)), expected)
 
 
 def test_teams_take_the_nearest_integer():

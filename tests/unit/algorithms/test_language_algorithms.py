@@ -92,10 +92,10 @@ def test_transitions_are_laid_together_to_whole_texts(algo: str) -> None:
     [
         ({"actions": np.array([[2, 3], [4, 4], [3, 3]])}, "1 of 3 texts do not continue with their action, .* row 1"),
         ({"actions": np.array([[2, 3, 0]] * 3)}, r"actions of \[3\] tokens; ILQL was built for 2"),
-        ({"actions": np.array([[2, 3], [4, 2], [5, 3]])}, "actions with tokens that are not integers from 0 to 4"),
+        ({"actions": np.array([[2, 3], [4, 2], [5, 3]])}, r"actions with tokens that are no integers in 0\.\.4"),
         ({"observations": np.ones((3, 5)), "next_observations": np.ones((3, 5))}, r"texts of \[5\] tokens"),
         ({"next_observations": small_data()["observations"]}, "3 of 3 texts do not continue"),
-        ({"observations": small_data()["observations"] * 7}, "texts with tokens that are not integers from 0 to 5"),
+        ({"observations": small_data()["observations"] * 7}, r"texts with tokens that are no integers in 0\.\.5"),
     ],
 )
 def test_data_that_are_no_texts_are_named_and_nothing_is_stored(changes: dict[str, Any], message: str) -> None:
@@ -326,7 +326,6 @@ def test_a_run_by_name_learns_from_a_file_with_the_transformer_that_its_manifest
     given: dict[str, Any] = {"config": config, "steps": 2, "population": 2, "verbose": False, "dataset": str(path)}
     run = agilerl.train("Wordle-v0", "ILQL", out=tmp_path, **given, **short)
     assert run.best.actor.describe() == "1x(16, 32)"
-    assert run.path is not None
     again = agilerl.load(run.path).best
     obs = games()["observations"][:5]
     run.best.set_training_mode(False)

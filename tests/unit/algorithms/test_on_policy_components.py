@@ -12,8 +12,7 @@ import pytest
 
 from agilerl.algorithms import IPPO, MAPPO, PPO
 from agilerl.algorithms.base.declared import hyperparameters
-from agilerl.algorithms.base.observation_statistics import ObservationStatistics
-from agilerl.algorithms.base.schedules import AdaptiveRate
+from agilerl.algorithms.base.observation_statistics import ALONE, ObservationStatistics
 from agilerl.errors import ArgumentError
 from agilerl.networks.distributions import distribution_of
 
@@ -42,27 +41,17 @@ def test_statistics_are_replaced_and_stay_what_they_are_in_copies_and_files() ->
     agent = PPO(*SPACES, seed=0, normalize_observations=True)
     rows = np.random.default_rng(0).normal(2, 3, (50, 3))
     before = agent.observation_statistics
-    statistics = agent.running_statistics()
-    assert statistics.count == 0
-    statistics.update(rows)
+    statistics = agent.observation_statistics.running()
+    assert not statistics
+    statistics.add([{ALONE: rows}])
     agent.take_statistics(statistics)
     assert not before
     other = PPO(*SPACES, seed=1, normalize_observations=True)
     other.load_run_state(agent.run_state())
     for each in (agent, agent.clone(), copy.deepcopy(agent), other):
         assert isinstance(each.observation_statistics, ObservationStatistics)
-        np.testing.assert_allclose(each.running_statistics().mean, rows.mean(0))
+        np.testing.assert_allclose(each.observation_statistics.running()[ALONE].mean, rows.mean(0))
         np.testing.assert_allclose(each.actor.get_buffer("obs_mean").numpy().ravel(), rows.mean(0), rtol=1e-6)
-
-
-def test_the_rate_is_found_by_the_first_rollout_that_moves_enough() -> None:
-    rate = AdaptiveRate(0.1)
-    assert rate.limit == 0.2
-    assert rate.step(1e-4, 0.025) == pytest.approx(2e-4)
-    assert rate.found is None
-    assert rate.step(2e-4, 0.1) == 2e-4
-    assert rate.found == 2e-4
-    assert rate.step(2e-4, 0.0) == pytest.approx(3e-4)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from small_envs import Episodes
 
 import agilerl.errors
 from agilerl.algorithms import PPO
+from agilerl.algorithms.base.observation_statistics import ALONE
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError
@@ -184,25 +186,21 @@ def _copied(rng: np.random.Generator) -> np.random.BitGenerator:
     return made
 
 
-class _Env(gym.Env):
+class _Env(Episodes):
     """Random observations; the reward is the first of them; episodes of seven steps."""
+
+    length, is_cut = 7, True
 
     def __init__(self, space: gym.Space) -> None:
         self.observation_space, self.action_space = OBS, space
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.time = 0
-        return self._draw(), {}
-
-    def _draw(self) -> np.ndarray:
+    def observe(self) -> np.ndarray:
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action)
-        self.time += 1
-        obs = self._draw()
-        return obs, float(obs[0]), False, self.time == 7, {}
+        obs, _, *ends = super().step(action)
+        return obs, float(obs[0]), *ends
 
 
 @pytest.mark.parametrize(("space", "shape"), SPACES, ids=lambda x: type(x).__name__)
@@ -238,24 +236,6 @@ def test_one_member_at_a_time_and_lockstep_give_every_member_whole_rollouts() ->
     env.close()
 
 
-def test_the_same_seed_gives_the_same_population_and_another_one_does_not() -> None:
-    env = make_vect_envs("CartPole-v1", num_envs=4)
-
-    def run(seed: int) -> torch.Tensor:
-        pop = PPO.population(
-            2, env.single_observation_space, env.single_action_space, seed=1, net_config=NET, learn_step=64,
-            normalize_observations=True,
-        )  # fmt: skip
-        train_on_policy(
-            env, "CartPole-v1", pop=pop, max_steps=256, evo_steps=128, verbose=False, seed=seed, eval_steps=5
-        )
-        return torch.cat([p.flatten() for a in pop for p in a.actor.parameters()])
-
-    assert torch.equal(run(1), run(1))
-    assert not torch.equal(run(1), run(2))
-    env.close()
-
-
 def test_a_collecting_function_of_the_user_is_called_for_every_rollout() -> None:
     env = make_vect_envs("CartPole-v1", num_envs=4)
     pop = PPO.population(
@@ -272,37 +252,6 @@ def test_a_collecting_function_of_the_user_is_called_for_every_rollout() -> None
     assert calls == [(0, 16, False), (0, 16, True), (1, 16, False), (1, 16, True)]
     assert [a.steps[-1] for a in trained] == [128, 128]
     assert len(fitness[0]) == 2
-    env.close()
-
-
-def test_a_learn_of_the_users_own_trains_by_the_published_tuple() -> None:
-    env = make_vect_envs("CartPole-v1", num_envs=4)
-
-    class Own(PPO):
-        lengths: list[int]
-
-        def learn(self, experiences: Any = None, *args: Any, **kwargs: Any) -> float:
-            self.lengths.append(len(experiences))
-            return super().learn(experiences)
-
-    pop = Own.population(
-        1, env.single_observation_space, env.single_action_space, seed=1, net_config=NET, learn_step=64
-    )
-    pop[0].lengths = []
-    train_on_policy(env, "CartPole-v1", pop=pop, max_steps=128, evo_steps=128, verbose=False, seed=1, eval_steps=5)
-    assert pop[0].lengths == [10, 10]
-    env.close()
-
-
-def test_what_learns_from_replay_is_sent_to_the_other_function() -> None:
-    from agilerl.algorithms import DQN
-
-    env = make_vect_envs("CartPole-v1", num_envs=2)
-    pop = DQN.population(1, env.single_observation_space, env.single_action_space, seed=1, net_config=NET)
-    with pytest.raises(AlgorithmError, match="learns from replay, not from rollouts"):
-        train_on_policy(env, "CartPole-v1", pop=pop)
-    with pytest.raises(AlgorithmError, match="the population is empty"):
-        train_on_policy(env, "CartPole-v1", pop=[])
     env.close()
 
 
@@ -362,7 +311,6 @@ def test_a_run_by_name_is_loaded_as_it_was_saved(changes: dict[str, Any], tmp_pa
         "CartPole-v1", "PPO", population=2, steps=512, out=tmp_path, verbose=False, evo_steps=256, learn_step=128,
         batch_size=16, update_epochs=2, target_score=None, **changes,
     )  # fmt: skip
-    assert run.path is not None
     best = agilerl.load(run.path).best
     assert best.evaluate(8, seed=1).mean == run.best.evaluate(8, seed=1).mean
     assert best.share_encoders is run.best.share_encoders
@@ -371,8 +319,8 @@ def test_a_run_by_name_is_loaded_as_it_was_saved(changes: dict[str, Any], tmp_pa
 
 def test_members_of_different_observation_statistics_do_not_share_a_pass() -> None:
     pop = [agent(normalize_observations=True, index=i) for i in range(3)]
-    statistics = pop[0].running_statistics()
-    statistics.update(seen(50))
+    statistics = pop[0].observation_statistics.running()
+    statistics.add([{ALONE: seen(50)}])
     pop[1].take_statistics(statistics)
     learner = Learner(pop, choose(pop, "fused"))
     assert [group.members for group in learner.groups] == [[0, 2], [1]]
@@ -392,43 +340,6 @@ def test_keys_of_replay_are_refused_in_a_manifest_of_ppo() -> None:
     with pytest.raises(AgileRLError, match=r"replay_buffer: means nothing to PPO"):
         manifest_from({"algorithm": {"name": "PPO"}, "replay_buffer": {"max_size": 5}})
     assert preset_for("MountainCar-v0", "PPO").algorithm.name == "PPO"
-
-
-def test_a_wrapper_normalises_what_ppo_acts_on_and_learns_from() -> None:
-    from agilerl.wrappers.agent import RSNorm
-
-    env = make_vect_envs("CartPole-v1", num_envs=2)
-    pop = [RSNorm(agent(obs=env.single_observation_space, space=env.single_action_space, learn_step=32))]
-    learned: list[Any] = []
-    inner, original = pop[0].agent, pop[0].agent.learn_buffer
-    object.__setattr__(inner, "learn_buffer", lambda buffer: (learned.append(buffer), original(buffer))[1])
-    train_on_policy(env, "CartPole-v1", pop=pop, max_steps=64, evo_steps=64, verbose=False, seed=1, eval_steps=5)
-    assert len(learned) == 2
-    # Raw speeds reach 1 and more only late; normalised observations have a deviation of about 1 from the start.
-    assert float(np.std(learned[1].fields["obs"])) > 0.5
-    env.close()
-
-
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_experiences_of_one_stacked_tensor_each_teach_what_lists_of_steps_do(lanes: int) -> None:
-    steps, rng = 46, np.random.default_rng(5)
-    row = () if lanes == 1 else (lanes,)  # one environment needs no axis
-    observations = rng.normal(size=(steps + 1, *row, 3)).astype(np.float32)
-    actions, dones = rng.integers(0, 2, (steps, *row)), rng.random((steps + 1, *row)) < 0.1
-    log_probs, rewards, values = rng.normal(-0.7, 0.1, (3, steps, *row)).astype(np.float32)
-    parts = (observations[:-1], actions, log_probs, rewards, dones[:-1], values)
-    ends = (observations[-1:] if lanes == 1 else observations[-1], np.atleast_1d(dones[-1]))
-    space = (gym.spaces.Box(-9, 9, (3,), np.float32), gym.spaces.Discrete(2))
-
-    def learned(*experiences: Any) -> tuple[float, Any]:
-        ppo = PPO(*space, seed=1, batch_size=45, net_config=NET)
-        return ppo.learn(tuple(experiences)), ppo.actor.state_dict()
-
-    loss, weights = learned(*(list(part) for part in parts), *ends)
-    for last in (ends, tuple([part] for part in ends)):
-        again, other = learned(*([torch.from_numpy(part)] for part in parts), *last)
-        assert again == loss
-        assert all(torch.equal(value, other[name]) for name, value in weights.items())
 
 
 def test_the_critic_of_shared_encoders_is_a_module_over_the_same_weights() -> None:

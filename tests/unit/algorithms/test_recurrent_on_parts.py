@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from small_envs import Episodes
 
 import agilerl
 from agilerl.algorithms import IPPO, PPO
@@ -58,23 +58,18 @@ def test_the_lstm_reads_what_a_vector_of_all_parts_holds(shared: bool) -> None:
         PPO(large, spaces.Discrete(3), net_config=NET, recurrent=True)
 
 
-class Recall(gym.Env[Any, Any]):
+class Recall(Episodes):
     """The cue of the first step is the right action of the last one, in which it cannot be seen."""
 
-    observation_space, action_space = PARTS, spaces.Discrete(2)
+    observation_space, action_space, length = PARTS, spaces.Discrete(2), 3
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.age, self.cue = 0, int(self.np_random.integers(2))
-        return self._see(self.cue), {}
-
-    def _see(self, cue: int) -> dict[str, Any]:
+    def observe(self) -> dict[str, Any]:
+        self.cue = self.cue if self.age else int(self.np_random.integers(2))
+        cue = 2 if self.age else self.cue
         return {"cue": cue, "rest": (np.array([self.age / 3, 0], np.float32), np.zeros(2, np.int8))}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.age += 1
-        over = self.age == 3
-        return self._see(2), float(over and action == self.cue), over, False, {}
+    def reward(self, action: Any) -> float:
+        return float(self.age == 3 and action == self.cue)
 
 
 QUICK = {"lr": 1e-2, "batch_size": 16, "learn_step": 256, "update_epochs": 4, "ent_coef": 0.0, "max_seq_len": 8}
@@ -117,7 +112,6 @@ def test_a_run_by_manifest_is_loaded_and_a_team_remembers_its_parts_too(tmp_path
     more = {"population": 2, "steps": 256, "evo_steps": 128, "num_envs": 2, "eval_episodes": 2, "confirm_episodes": 2}
     more |= {"learn_step": 64, "batch_size": 8, "arch_mut": 0.6, "seed": 1, "verbose": False, "target_score": None}
     run = agilerl.train(Recall, "PPO", recurrent=True, out=tmp_path, **more)
-    assert run.path is not None
     best = agilerl.load(run.path).best
     obs = observations(4)
     for x, y in zip(

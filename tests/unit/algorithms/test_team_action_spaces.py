@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from safetensors.torch import save_file
+from policy_files import alone
+from small_envs import ParallelGame
 
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import AlgorithmError
-from agilerl.telemetry.files import jsonable
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.vector import SyncPettingZooVecEnv
-from agilerl.views.standalone.policy import load
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 IDS = ["coin_0", "dart_0"]
@@ -30,41 +28,20 @@ ACTED: dict[str, spaces.Space[Any]] = {
 BOTH = pytest.mark.parametrize("cls", [IPPO, MAPPO])
 
 
-class Fair:
+class Fair(ParallelGame):
     """Two steps an episode. coin_0 gets 1 for each bit that repeats what it sees, dart_0 is 5 off its mark at first."""
 
-    metadata: dict[str, Any] = {"name": "fair_v0"}  # noqa: RUF012
-    possible_agents = IDS
-    render_mode = None
+    observed, acted, length = dict.fromkeys(IDS, spaces.Box(-1, 1, (2,))), ACTED, 2
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return spaces.Box(-1, 1, (2,))
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return ACTED[agent]
-
-    def _seen(self) -> dict[str, np.ndarray]:
+    def observe(self) -> dict[str, np.ndarray]:
         self.bits = self.rng.integers(0, 2, 2)
         return dict.fromkeys(IDS, (2 * self.bits - 1).astype(np.float32))
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        if seed is not None or not hasattr(self, "rng"):
-            self.rng = np.random.default_rng(seed)
-        self.agents, self.age = list(IDS), 0
-        return self._seen(), {a: {} for a in IDS}
-
-    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+    def rewards(self, actions: dict[str, Any]) -> dict[str, float]:
         coin, dart = actions["coin_0"], actions["dart_0"]
         assert (coin.shape, coin.dtype, dart.shape, dart.dtype) == ((2,), np.int8, (1,), np.float32)
         assert set(coin.tolist()) <= {0, 1}
-        self.age += 1
-        rewards = {"coin_0": float((coin == self.bits).sum()), "dart_0": -abs(float(dart[0]) - 5.0)}
-        ends = dict.fromkeys(IDS, self.age == 2)
-        self.agents = [] if self.age == 2 else list(IDS)
-        return self._seen(), rewards, ends, dict.fromkeys(IDS, False), {a: {} for a in IDS}
-
-    def close(self) -> None:
-        pass
+        return {"coin_0": float((coin == self.bits).sum()), "dart_0": -abs(float(dart[0]) - 5.0)}
 
 
 def population(cls: Any, size: int = 2, **more: Any) -> list[Any]:
@@ -105,9 +82,9 @@ def test_bits_are_bernoulli_and_open_components_normal_as_of_single_agents(cls: 
 
 @BOTH
 def test_bits_and_open_components_are_learned_alike_over_rows_and_alone(cls: Any) -> None:
-    fused, alone = (train(population(cls), learner=kind) for kind in ("fused", "sequential"))
+    fused, by_itself = (train(population(cls), learner=kind) for kind in ("fused", "sequential"))
     before = population(cls)
-    for one, other, first in zip(fused, alone, before, strict=True):
+    for one, other, first in zip(fused, by_itself, before, strict=True):
         for name, value in one.policy_state().items():
             torch.testing.assert_close(value, other.policy_state()[name], rtol=1e-3, atol=1e-5)
             assert not torch.equal(value, first.policy_state()[name])
@@ -125,10 +102,8 @@ def test_a_team_learns_bits_and_a_mark_far_away() -> None:
 @BOTH
 def test_the_loader_of_the_best_policy_acts_without_bounds(cls: Any, tmp_path: Path) -> None:
     (team,) = train(population(cls, 1))
-    (tmp_path / "policy.json").write_text(json.dumps(jsonable(team.policy_spec())))
-    save_file({f"policy.{k}": v for k, v in team.policy_state().items()}, tmp_path / "policy.safetensors")
     obs = {a: np.random.default_rng(1).uniform(-1, 1, (40, 2)).astype(np.float32) for a in IDS}
-    found, expected = load(tmp_path).act(obs), team.get_action(obs, training=False)[0]
+    found, expected = alone(team, tmp_path).act(obs), team.get_action(obs, training=False)[0]
     for agent in IDS:
         np.testing.assert_allclose(found[agent].numpy(), expected[agent], rtol=1e-5, atol=1e-6)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from safetensors.torch import save_file
+from policy_files import alone
 
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.telemetry.files import jsonable
 from agilerl.views.export import export_team, sample_observations
-from agilerl.views.standalone.policy import load
 
 SCOUT = spaces.Dict(
     {
@@ -42,18 +39,12 @@ def team() -> MADDPG:
     return made
 
 
-def saved(made: MADDPG, folder: Path) -> Path:
-    (folder / "policy.json").write_text(json.dumps(jsonable(made.policy_spec())))
-    save_file({f"policy.{k}": v for k, v in made.policy_state().items()}, folder / "policy.safetensors")
-    return folder
-
-
 def test_the_plain_policy_of_a_team_reads_parts_that_one_network_joins(tmp_path: Path) -> None:
     made = team()
     assert getattr(made, "actors.scout").encoder.vector_keys == ["at", "card"]
     obs: dict[str, Any] = {agent: sample_observations(space, 300, 7) for agent, space in OBSERVED.items()}
     obs["scout_1"] = sample_observations(SCOUT, 300, 8)
-    found, (expected, _) = load(saved(made, tmp_path)).act(obs), made.get_action(obs, training=False)
+    found, (expected, _) = alone(made, tmp_path).act(obs), made.get_action(obs, training=False)
     for agent in OBSERVED:
         np.testing.assert_allclose(found[agent].numpy(), expected[agent], atol=1e-5)
         assert len(np.unique(expected[agent].reshape(300, -1), axis=0)) > 1
@@ -104,6 +95,6 @@ def test_a_file_of_every_pair_of_kinds_acts_as_its_team(cls: Any, kinds: int, ha
             masks |= {agent: np.concatenate(parts, 1)} if parts else {}
         made.set_training_mode(False)
         expected = made.get_action(obs, {a: {"action_mask": m} for a, m in masks.items()}, training=False)[0]
-        found = load(saved(made, tmp_path)).act(obs, masks)
+        found = alone(made, tmp_path).act(obs, masks)
         for agent in KINDS:
             np.testing.assert_allclose(found[agent].numpy(), expected[agent], atol=1e-5, err_msg=f"{agent} {shift}")

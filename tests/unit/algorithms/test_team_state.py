@@ -36,7 +36,6 @@ def test_values_read_the_state_where_the_environment_shows_it(tmp_path: Path) ->
     for team in run.population:
         assert team.state_space.shape == (2,)
         assert getattr(team, "critics.mover").encoder.num_inputs == 2
-    assert run.path is not None
     loaded = agilerl.load(run.path)
     assert [digest_tree(a.state()) for a in loaded.population] == [digest_tree(a.state()) for a in run.population]
     assert len(run.best.evaluate(env=Told(), episodes=2).returns) == 2

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from small_envs import Episodes, ParallelGame
 
 from agilerl.algorithms import CQN, IPPO, MADDPG, MATD3, TD3BC
 from agilerl.collect.custom.calls import reported_loss
@@ -31,37 +32,14 @@ SPACES = [gym.spaces.Box(-100, 100, (size,), np.float32) for size in (3, 3, 2)]
 BOX, CHOICE = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
 
 
-class Far:
+class Far(ParallelGame):
     """A team whose observations lie around 50; `walker_1` is seen in every second step only."""
 
-    metadata: dict[str, Any] = {"name": "far_v0"}  # noqa: RUF012
-    render_mode, possible_agents = None, IDS
+    observed, acted, length, is_cut = dict(zip(IDS, SPACES, strict=True)), dict.fromkeys(IDS, BOX), 8, True
 
-    def observation_space(self, agent: str) -> gym.Space[Any]:
-        return SPACES[IDS.index(agent)]
-
-    def action_space(self, agent: str) -> gym.Space[Any]:
-        return BOX
-
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        self.rng = np.random.default_rng(seed)
-        self.agents, self.age = list(IDS), 0
-        return self._see(), {}
-
-    def _see(self) -> dict[str, Any]:
-        seen = {a: self.rng.normal(50, 10, SPACES[k].shape).astype(np.float32) for k, a in enumerate(IDS)}
+    def observe(self) -> dict[str, Any]:
+        seen = {a: self.rng.normal(50, 10, space.shape).astype(np.float32) for a, space in self.observed.items()}
         return {a: x for a, x in seen.items() if a != "walker_1" or self.age % 2 == 0}
-
-    def step(self, actions: Any) -> tuple[Any, ...]:
-        self.age += 1
-        present, over = self.agents, self.age >= 8
-        seen = self._see()
-        self.agents = [] if over else self.agents
-        flags = dict.fromkeys(present, False), dict.fromkeys(present, over)
-        return seen, dict.fromkeys(present, 1.0), *flags, {}
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def team(cls: Any = MADDPG, index: int = 0, **more: Any) -> Any:
@@ -266,20 +244,16 @@ def test_offline_training_takes_a_pair_of_losses_and_notices_one_that_is_not_fin
     env.close()
 
 
-class Still(gym.Env[Any, Any]):
+class Still(Episodes):
     """Nothing happens, for three steps."""
+
+    length, is_cut = 3, True
 
     def __init__(self, observation_space: Any, action_space: Any) -> None:
         self.observation_space, self.action_space = observation_space, action_space
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.age = 0
-        return np.zeros(4, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, ...]:
-        self.age += 1
-        return np.zeros(4, np.float32), 0.0, False, self.age == 3, {}
+    def reward(self, action: Any) -> float:
+        return 0.0
 
 
 def test_a_data_set_that_does_not_say_where_it_was_cut_off_is_named(capsys: pytest.CaptureFixture[str]) -> None:

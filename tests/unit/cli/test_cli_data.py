@@ -111,8 +111,8 @@ def test_resume_refuses_another_file_and_goes_on_with_the_same_one(tmp_path: Pat
     assert "there is no data set" in run("resume", str(trained), "--steps", "20", "-q", code=2)
     run("data", "make", "CartPole-v1", "--policy", "random", "--rows", "400", "--seed", "4", "--out", str(random_rows))
     said = run("resume", str(trained), "--steps", "20", "-q", code=2)
-    assert "the run learned from other data: 400 rows" in said
-    assert "fix: the same data set." in said
+    assert "the run learned from 400 rows" in said
+    assert "fix: the same data." in said
     elsewhere = ("--set", f"training.dataset={kept}", "--test-episodes", "0", "-q")
     assert "20 per member" in run("resume", str(trained), "--steps", "20", *elsewhere)
 

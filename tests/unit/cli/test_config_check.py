@@ -80,7 +80,15 @@ CASES = {
     "questions for an algorithm with actions": ("environment: reasoning/chain_sum\nalgorithm: PPO\n", [""]),
     "several agents for an algorithm of one": ("environment: mpe2.simple_adversary_v3\nalgorithm: PPO\n", [""]),
     "one agent for an algorithm of several": ("environment: FrozenLake-v1\nalgorithm: MADDPG\n", [""]),
-    "a rule over two keys": ("environment: CartPole-v1\ntraining: {eps_start: 0.1, eps_end: 0.2}\n", ["training"]),
+    "a rule over two keys": ("environment: CartPole-v1\ntraining: {eps_start: 0.1, eps_end: 0.2}\n", [""]),
+    "asynchronous mode alone": ("environment: CartPole-v1\nevolution: {mode: async}\n", [""]),
+    "a row of a run": ("environment: CartPole-v1\ntraining: {carry_envs: true, shards: 2}\n", [""]),
+    "a row of a run with the preset": ("environment: CartPole-v1\ntraining: {shards: 90}\n", [""]),
+    "a row of loops": ("environment: CartPole-v1\ntraining: {eval_screen: 1}\n", [""]),
+    "a row of data": ("environment: CartPole-v1\nalgorithm: CQL\ntraining: {normalize_rewards: true}\n", [""]),
+    "a batch above the memory": (
+        "environment: CartPole-v1\nalgorithm: DQN\nreplay_buffer: {max_size: 16}\n", [""]
+    ),
     "a rule with the preset": (
         "environment: CartPole-v1\nevolution: {scheme: race}\nmutation: {probabilities: {no_mut: 3}}\n", [""]
     ),

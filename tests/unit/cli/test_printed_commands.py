@@ -320,14 +320,14 @@ MISTAKES = [
         ["train", "CartPole-v1", "--set", "env_id=FrozenLake-v1"],
         "ENV_ID CartPole-v1 and --set environment.name=FrozenLake-v1 name two environments. fix: one of the two.",
     ),
-    (["train", "--replay", "run", "--set", "lr=1"], "and --set would make another one. fix: leave --set out."),
+    (["train", "--replay", "run", "--set", "lr=1"], "without --set. fix: leave --set out."),
     (
         ["train", "CartPole-v1", "--algo", "dqn", "--set", "algo=PPO"],
         "--algo dqn and --set algorithm.name=PPO name two algorithms. fix: one of the two.",
     ),
     (
         ["train", "Pendulum-v1", "--algo", "CQL", "--dataset", "minari:none/such-v0"],
-        "the Minari data set 'none/such-v0'",
+        "the data set 'none/such-v0'",
     ),
 ]
 

@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sinks import Kept
+from small_envs import Episodes, PlainCartPole
+from test_overlap import SMALL, facts
 
 import agilerl
 from agilerl.algorithms import DQN
@@ -36,13 +39,9 @@ from agilerl.training.manifest.environment_task import make_environments
 from agilerl.training.train_off_policy import train_off_policy
 
 APART: dict[str, Any] = {"environment.healing": True, "environment.asynchronous": True}
-SMALL: dict[str, Any] = {
-    "population": 2, "steps": 96, "num_envs": 2, "evo_steps": 48, "eval_episodes": 1, "eval_steps": 20, "seed": 5,
-    "learning_delay": 8, "batch_size": 8, "confirm_episodes": 0, "preset": False, "verbose": False, "out": None,
-}  # fmt: skip
 ROLLOUTS: dict[str, Any] = {
     name: value for name, value in SMALL.items() if name != "learning_delay"
-} | {"steps": 256, "evo_steps": 128, "learn_step": 32, "batch_size": 16}  # fmt: skip
+} | {"steps": 128, "evo_steps": 64, "learn_step": 32, "batch_size": 16}  # fmt: skip
 
 
 class Log(gym.Env[Any, Any]):
@@ -132,10 +131,10 @@ def steps_by_episode(rows: dict[str, np.ndarray]) -> dict[tuple[float, ...], lis
 @pytest.mark.thorough
 def test_thousands_of_transitions_belong_together_and_none_is_lost_or_doubled(any_order: list[int]) -> None:
     memory = ReplayBuffer(10_000)
-    agents = trained(memory, 3000)
+    agents = trained(memory, 1500)
     rows = rows_of(memory)
     obs, after, action = rows["obs"], rows["next_obs"], rows["action"].reshape(-1)
-    assert len(obs) == 6000 == sum(agent.steps[-1] for agent in agents)
+    assert len(obs) == 3000 == sum(agent.steps[-1] for agent in agents)
     np.testing.assert_array_equal(obs[:, [0, 1, 3]], after[:, [0, 1, 3]])
     np.testing.assert_array_equal(after[:, 2], obs[:, 2] + 1)
     np.testing.assert_array_equal(after[:, 4], action)
@@ -145,19 +144,19 @@ def test_thousands_of_transitions_belong_together_and_none_is_lost_or_doubled(an
     episodes = steps_by_episode(rows)
     assert all(steps == list(range(len(steps))) for steps in episodes.values())
     assert sum(1 for row in ended if row) >= len(episodes) - 6, "episodes are left open at the end alone"
-    assert sum(any_order) == 6000
+    assert sum(any_order) == 3000
 
 
 def test_windows_of_several_steps_follow_their_lanes(any_order: list[int]) -> None:
     memory = MultiStepReplayBuffer(10_000, n_step=3, gamma=0.5)
-    trained(memory, 1500, n_step=True)
+    trained(memory, 600, n_step=True)
     rows = rows_of(memory)
     obs, after, discount = rows["obs"], rows["next_obs"], rows["discount"].reshape(-1)
     count = after[:, 2] - obs[:, 2]
     np.testing.assert_array_equal(obs[:, [0, 1, 3]], after[:, [0, 1, 3]])
     is_cut = after[:, 2] < np.minimum(obs[:, 2] + 3, obs[:, 3])
     assert is_cut.sum() <= 2 * 6, "windows of the lanes' last steps, which the end of the generation cuts"
-    assert len(obs) == 3000
+    assert len(obs) == 1200
     done = (after[:, 2] == after[:, 3]) & (after[:, 3] % 2 == 0)
     np.testing.assert_allclose(discount, np.where(done, 0.0, 0.5**count), rtol=1e-6)
     actions = {(*row[:2], row[2]): a for row, a in zip(obs.tolist(), rows["action"].reshape(-1).tolist(), strict=True)}
@@ -252,20 +251,6 @@ def test_a_run_goes_on_while_one_lane_is_slow(tmp_path: Path) -> None:
     assert (run.result["env_steps_population"], run.result["restarts"]) == (96, 0)
 
 
-class Plain(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment without fast lanes of its own."""
-
-
-def plain_cart_pole() -> Any:
-    return Plain(gym.make("CartPole-v1"))
-
-
-def facts(run: Any) -> tuple[Any, ...]:
-    weights = [value.tolist() for value in run.best.actor.state_dict().values()]
-    scores = [agent.scores for agent in run.population]
-    return run.history, weights, run.result["updates"], run.result["env_steps_population"], scores
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("algo", ["DQN", "RainbowDQN"])
 @pytest.mark.parametrize("overlap", [False, True])
@@ -273,7 +258,7 @@ def test_lanes_that_complete_together_give_the_run_of_lanes_that_wait(algo: str,
     """One worker has all lanes: noise, exploration rate, updates and counts are those of vector steps."""
     one, other = (
         agilerl.train(
-            plain_cart_pole, algo, overlap=overlap, **SMALL,
+            PlainCartPole, algo, overlap=overlap, **SMALL,
             **{**APART, "environment.asynchronous": asynchronous, "environment.num_workers": 1},
         )
         for asynchronous in (False, True)
@@ -294,7 +279,7 @@ def test_updates_follow_the_transitions_of_the_population(
         original(self, index)
 
     monkeypatch.setattr(Updates, "learn", learn)
-    run = agilerl.train(plain_cart_pole, "DQN", learn_step=1, **APART, **{**SMALL, "environment.num_workers": 4})
+    run = agilerl.train(PlainCartPole, "DQN", learn_step=1, **APART, **{**SMALL, "environment.num_workers": 4})
     assert [index for index, _ in calls] == [*range(24), *range(24)]
     for number, (_, counter) in enumerate(calls, 1):
         assert 4 * number <= counter <= 4 * number + 3
@@ -303,19 +288,11 @@ def test_updates_follow_the_transitions_of_the_population(
     assert run.result["env_steps_population"] == 192
 
 
-class Rates(BaseSink):
-    def __init__(self) -> None:
-        self.rates: list[float | None] = []
-
-    def generation(self, record: Any) -> None:
-        self.rates.append(record.epsilon)
-
-
 @pytest.mark.thorough
 def test_exploration_decays_with_vector_steps(any_order: list[int]) -> None:
-    sink, options = Rates(), {**SMALL, "eps_decay": 0.98, "eps_end": 0.4, "eps_start": 1.0}
-    agilerl.train(plain_cart_pole, "DQN", sinks=[sink], **{**APART, **options, "environment.num_workers": 4})
-    assert sink.rates == pytest.approx([0.98**24, 0.4])
+    sink, options = Kept(), {**SMALL, "eps_decay": 0.98, "eps_end": 0.4, "eps_start": 1.0}
+    agilerl.train(PlainCartPole, "DQN", sinks=[sink], **{**APART, **options, "environment.num_workers": 4})
+    assert [record.epsilon for record in sink.records] == pytest.approx([0.98**24, 0.4])
 
 
 @pytest.mark.thorough
@@ -333,7 +310,7 @@ def test_a_diverged_member_ends_and_the_others_make_their_steps(
 
     monkeypatch.setattr(Updates, "learn", learn)
     options = {**SMALL, "steps": 48, "environment.num_workers": 4, "learner": "sequential"}
-    run = agilerl.train(plain_cart_pole, "DQN", **APART, **options)
+    run = agilerl.train(PlainCartPole, "DQN", **APART, **options)
     assert run.result["quarantined"] == 1
     assert tallies[0].fault is None
     assert tallies[1].fault == "its weights are not finite"
@@ -357,7 +334,7 @@ def test_a_diverged_member_ends_and_the_others_make_their_steps(
 def test_rollouts_filled_lane_by_lane_have_the_bits_of_vector_steps(any_order: list[int], options: Any) -> None:
     one, other = (
         agilerl.train(
-            plain_cart_pole, "PPO",
+            PlainCartPole, "PPO",
             **{**ROLLOUTS, **APART, **options, "environment.num_workers": 4, "environment.asynchronous": asynchronous},
         )
         for asynchronous in (False, True)
@@ -366,26 +343,21 @@ def test_rollouts_filled_lane_by_lane_have_the_bits_of_vector_steps(any_order: l
     assert facts(one) == facts(other)
 
 
-class Masked(gym.Env[Any, Any]):
+class Masked(Episodes):
     """Random legal actions in the info; episodes of 7 steps that a limit of 5 cuts in training."""
 
-    observation_space = spaces.Box(0.0, 1.0, (3,), np.float32)
-    action_space = spaces.Discrete(3)
+    observation_space, action_space, length = spaces.Box(0.0, 1.0, (3,), np.float32), spaces.Discrete(3), 7
 
-    def _seen(self) -> Any:
+    def observe(self) -> Any:
+        return self.np_random.random(3, np.float32)
+
+    def info(self) -> dict[str, Any]:
         mask = np.ones(3, np.int8)
         mask[self.np_random.integers(3)] = 0
-        return self.np_random.random(3, np.float32), {"action_mask": mask}
+        return {"action_mask": mask}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._seen()
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        obs, info = self._seen()
-        return obs, float(action), self.steps == 7, False, info
+    def reward(self, action: Any) -> float:
+        return float(action)
 
 
 @pytest.mark.thorough
@@ -418,7 +390,7 @@ def test_a_rollout_survives_a_killed_worker(tmp_path: Path) -> None:
     run = agilerl.train(partial(Log, tmp_path), "PPO", sinks=[Token(tmp_path)], **APART, **options)
     assert not (tmp_path / "token").exists()
     assert run.result["restarts"] == 1
-    assert run.result["env_steps_population"] == 512
+    assert run.result["env_steps_population"] == 256
     assert np.isfinite(run.history).all()
 
 
@@ -433,8 +405,8 @@ def test_a_rollout_of_diverged_members_ends(monkeypatch: pytest.MonkeyPatch, any
         self.watch.weights()
 
     monkeypatch.setattr(OnPolicyGeneration, "_learn", learn)
-    options = {**ROLLOUTS, "steps": 128, "environment.num_workers": 4, "learner": "sequential"}
-    run = agilerl.train(plain_cart_pole, "PPO", **APART, **options)
+    options = {**ROLLOUTS, "steps": 64, "environment.num_workers": 4, "learner": "sequential"}
+    run = agilerl.train(PlainCartPole, "PPO", **APART, **options)
     assert run.result["quarantined"] == 1
 
 
@@ -478,15 +450,14 @@ def test_a_manifest_without_the_option_keeps_its_hash() -> None:
 @pytest.mark.thorough
 def test_the_plan_says_that_a_run_of_replay_is_not_repeated(tmp_path: Path) -> None:
     run = agilerl.train(
-        plain_cart_pole, "DQN", **APART, **{**SMALL, "steps": 48, "out": tmp_path, "environment.num_workers": 2}
+        PlainCartPole, "DQN", **APART, **{**SMALL, "steps": 48, "out": tmp_path, "environment.num_workers": 2}
     )
-    assert run.path is not None
     record = json.loads((run.path / "run.json").read_text())
     assert record["exact_resume"] is False
     assert record["env_backend"] == "asynchronous"
     assert ASYNCHRONOUS_NOTE in record["notes"]
 
-    again = agilerl.resume(run.path, steps=72, env=plain_cart_pole, verbose=False)
+    again = agilerl.resume(run.path, steps=72, env=PlainCartPole, verbose=False)
     assert again.result["stopped"] == "budget"
     assert again.result["env_steps_member"] >= 72
     assert ASYNCHRONOUS_NOTE in json.loads((run.path / "run.json").read_text())["notes"]
@@ -508,7 +479,7 @@ def test_the_plan_says_that_a_run_of_replay_is_not_repeated(tmp_path: Path) -> N
 def test_what_does_not_fit_is_refused_by_name(algo: str, options: Any, reason: str) -> None:
     small = {name: SMALL[name] for name in ("steps", "preset", "verbose", "out")} | ({} if algo != "PPO" else ROLLOUTS)
     with pytest.raises(NotAvailableYetError, match=rf"environment\.asynchronous=true .*{reason}.*fix: "):
-        agilerl.train(plain_cart_pole, algo, **APART, **small, **options)
+        agilerl.train(PlainCartPole, algo, **APART, **small, **options)
 
 
 def test_it_brings_worker_processes() -> None:

@@ -132,7 +132,7 @@ def test_a_generation_that_is_not_ended_gives_members_what_they_have_learned() -
 def test_more_shards_than_members_are_a_named_error() -> None:
     source, agents, env = opened("DQN")
     source.close()
-    with pytest.raises(ConfigError, match=r"shards=3 is more than the population's 2 members.*fix: shards=2, or"):
+    with pytest.raises(ConfigError, match=r"shards=3 needs a member .*got pop_size=2\. fix: pop_size=3, or"):
         source.open(agents, 7, shards=3)
     env.close()
 

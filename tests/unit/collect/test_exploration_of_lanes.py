@@ -23,7 +23,13 @@ def test_noise_grows_from_the_first_lane_to_the_last() -> None:
     assert scale_noise_per_lane((draws,), 1.0)[0] is draws, "as it was, bit for bit"
 
 
-def test_quiet_lanes_act_as_the_policy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("env", "algo", "kwargs"),
+    [("Pendulum-v1", "TD3", {}), ("mpe2.simple_spread_v3", "MATD3", {"continuous_actions": True})],
+)
+def test_quiet_lanes_act_as_the_policy_does(
+    env: str, algo: str, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of two lanes the first one is greedy, the second one is not: seen in the actions that are stored."""
     stored: list[np.ndarray] = []
     write = ReplayBuffer.write
@@ -35,7 +41,7 @@ def test_quiet_lanes_act_as_the_policy_does(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ReplayBuffer, "write", record)
     settings = {"population": 1, "steps": 80, "num_envs": 2, "evo_steps": 80, "random_steps": 0, "learning_delay": 1000}
     agilerl.train(
-        "Pendulum-v1", "TD3", **settings, expl_noise=0.9, explore_least=0.0, out=None, verbose=False, seed=1,
+        env, algo, **settings, kwargs=kwargs, expl_noise=0.9, explore_least=0.0, out=None, verbose=False, seed=1,
         eval_episodes=1, target_score=None,
     )  # fmt: skip
     steps = np.array(stored)[:, :, 0]

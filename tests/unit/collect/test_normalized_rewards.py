@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from small_envs import Episodes, ParallelGame
 
 import agilerl
 from agilerl import errors
@@ -42,52 +43,28 @@ class Member:
         self.gamma = gamma
 
 
-class Steady(gym.Env[np.ndarray, Any]):
+class Steady(Episodes):
     """A reward of 1 in every step, and a time limit of 50."""
 
     observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    length, is_cut = 50, True
 
     def __init__(self, is_box: bool = False) -> None:
         self.action_space: Any = gym.spaces.Box(-1, 1, (1,), np.float32) if is_box else gym.spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.age = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.age += 1
-        return np.full(1, self.age / 50, np.float32), 1.0, False, self.age == 50, {}
+    def observe(self) -> np.ndarray:
+        return np.full(1, self.age / 50, np.float32)
 
 
-class SteadyPair:
+class SteadyPair(ParallelGame):
     """Two agents, each with a reward of 1 in every step, and a time limit of 50."""
 
-    metadata: dict[str, Any] = {"name": "steady_v0"}  # noqa: RUF012
-    render_mode = None
-    possible_agents = ["a_0", "b_0"]  # noqa: RUF012
+    observed = dict.fromkeys(("a_0", "b_0"), gym.spaces.Box(-1, 1, (1,), np.float32))
+    acted = dict.fromkeys(("a_0", "b_0"), gym.spaces.Discrete(2))
+    length, is_cut = 50, True
 
-    def observation_space(self, agent: str) -> gym.Space[Any]:
-        return gym.spaces.Box(-1, 1, (1,), np.float32)
-
-    def action_space(self, agent: str) -> gym.Space[Any]:
-        return gym.spaces.Discrete(2)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        self.agents, self.age = list(self.possible_agents), 0
-        return {a: np.zeros(1, np.float32) for a in self.agents}, {a: {} for a in self.agents}
-
-    def step(self, actions: Any) -> tuple[Any, ...]:
-        self.age += 1
-        shown = {a: np.full(1, self.age / 50, np.float32) for a in self.agents}
-        ends = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, self.age == 50)
-        infos: dict[str, Any] = {a: {} for a in self.agents}
-        rewards = dict.fromkeys(self.agents, 1.0)
-        self.agents = [] if self.age == 50 else self.agents
-        return shown, rewards, *ends, infos
-
-    def close(self) -> None:
-        """Nothing is held."""
+    def observe(self) -> dict[str, Any]:
+        return dict.fromkeys(self.observed, np.full(1, self.age / 50, np.float32))
 
 
 def lone_factor(gamma: float, steps: int = 400) -> float:
@@ -200,7 +177,6 @@ def test_a_state_of_one_scale_for_all_is_where_every_member_starts() -> None:
     agents[1]._reward_statistics = {"mean": 0.0, "var": 16.0, "count": 5}
     shard = Shard(agents, [0, 1], 1, 3, 20, 10, source.shared[0])
     scale = RewardScale.of(shard, 2)
-    assert scale is not None
     assert scale.factors.tolist() == pytest.approx([0.5, 0.25], rel=1e-7)
     assert scale.count.tolist() == [10, 5]
     env.close()
@@ -221,7 +197,6 @@ def test_replay_holds_rewards_as_they_are_and_learning_sees_them_scaled(monkeypa
 
     def record(self: Updates, plan: Any, sizes: Any, indices: np.ndarray, index: int) -> Any:
         made = batches(self, plan, sizes, indices, index)
-        assert self.rewards is not None
         raw = self.replay.memory.gather(indices)["reward"]
         factors = self.rewards.factors[plan.members][:, None]
         pairs.append((raw.numpy(), made.fields["reward"].numpy(), factors))
@@ -252,7 +227,6 @@ def rollouts_of(env_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Rollouts,
         learn(self, group)
 
     def record(self: OnPolicyGeneration, group: Any) -> Any:
-        assert self.rewards is not None
         factors = np.repeat(self.rewards.factors[group.members], self.num_envs)
         seen.append((stored[-1], np.array(group.buffer.stored("reward")), factors))
         return rollout(self, group)

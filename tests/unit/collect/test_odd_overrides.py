@@ -10,7 +10,6 @@ import torch
 from team_games import Meeting
 
 import agilerl
-from agilerl import algorithms
 from agilerl.algorithms import DQN, IPPO, MADDPG, PPO, SAC
 from agilerl.errors import AlgorithmError, ArgumentError
 
@@ -20,11 +19,6 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 ENVS = {DQN: "CartPole-v1", PPO: "CartPole-v1", SAC: "Pendulum-v1", IPPO: Meeting, MADDPG: Meeting}
 OF_REPLAY = {"learning_delay": 8}
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "_registered", dict(algorithms._registered))
 
 
 def train(base: Any, **methods: Any) -> Any:

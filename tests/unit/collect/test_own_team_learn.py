@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sinks import Kept
 from team_games import Meeting
 
 from agilerl.algorithms import MADDPG
@@ -18,9 +19,7 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.core.checkpoint import digest_tree
 from agilerl.envs.protocol import AGENTS, PRESENT, TeamObservations
-from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError
-from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.vector import SyncPettingZooVecEnv
 
@@ -74,16 +73,8 @@ def train(pop: Any, memory: Any, **more: Any) -> tuple[Any, Any]:
     return train_multi_agent_off_policy(SyncPettingZooVecEnv([Late, Late]), "Late", None, pop, memory, **given)
 
 
-class Rows(BaseSink):
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-
-    def generation(self, record: Any) -> None:
-        self.records.append(record)
-
-
 def test_the_loop_calls_the_learn_of_a_team_with_what_its_agents_saw_and_did() -> None:
-    rows = Rows()
+    rows = Kept()
     pop, fitnesses = train(teams(), ReplayBuffer(200), sinks=[rows], sum_scores=False)
     assert np.shape(fitnesses) == (2, 2, 3)
     assert len(pop) == 2
@@ -201,11 +192,3 @@ def test_who_is_absent_after_a_step_is_absent_for_what_is_learned(names: list[st
     assert torch.equal(batch.next_obs[PRESENT], rows["next_obs"][PRESENT])
     assert 0 < batch.next_obs[PRESENT][:, 1].sum() < 24
     assert set(team.learn(memory.sample(8))) == {"caller", "mover"}
-
-
-def test_lanes_of_a_team_of_ones_own_never_see_actions_of_the_absent() -> None:
-    env = TeamLanes([Late])
-    env.reset(np.array([1]))
-    batch = env.step(np.array([[6.0, 99.0, 0.5]], np.float32))
-    assert batch.team is not None
-    assert batch.team.acted.tolist() == [[True, False, True]]

@@ -11,6 +11,7 @@ from team_games import Meeting
 
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.maddpg import MADDPG
+from agilerl.algorithms.teams import on_policy
 from agilerl.components import MultiAgentReplayBuffer
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
@@ -157,6 +158,23 @@ def test_a_team_with_a_memory_and_a_learn_of_its_own_is_refused() -> None:
         train([RSNorm(IPPO(*spaces, IDS, recurrent=True))])
     with pytest.raises(AlgorithmError, match="MADDPG learns from replay of several agents, not from rollouts"):
         train([MADDPG(*spaces, IDS)])
+
+
+def test_masks_of_a_rollout_reach_a_team_in_a_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: list[np.ndarray] = []
+    original = on_policy.buffer_from_experiences
+
+    def spy(*args: Any) -> Any:
+        buffer = original(*args)
+        stored.append(buffer.stored("legal"))
+        return buffer
+
+    monkeypatch.setattr(on_policy, "buffer_from_experiences", spy)
+    env = Meeting()
+    spaces = [[space(a) for a in IDS] for space in (env.observation_space, env.action_space)]
+    train([RSNorm(IPPO(*spaces, IDS, learn_step=12))])
+    # [T, L, W]: after its first step one of caller_0's three choices is illegal.
+    assert stored[0][:3, 0, :3].sum(1).tolist() == [3, 2, 2]
 
 
 def test_a_subclass_of_a_team_of_replay_may_learn_from_rollouts_in_its_own_way() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from small_envs import Episodes
 
 from agilerl.algorithms.dqn import DQN
 from agilerl.collect.off_policy import OffPolicyCollector
@@ -20,20 +21,17 @@ NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [
 BOX, CHOICE = gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(4)
 
 
-class Masked(gym.Env[np.ndarray, int]):
+class Masked(Episodes):
     """Actions 1 and 3 are illegal; taking one is an error."""
 
-    observation_space, action_space = BOX, CHOICE
-    info: ClassVar = {"action_mask": np.array([1, 0, 1, 0], np.int8)}
+    action_space, length = CHOICE, 10
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        self.time = 0
-        return np.zeros(2, np.float32), self.info
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": np.array([1, 0, 1, 0], np.int8)}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def reward(self, action: int) -> float:
         assert action in (0, 2)
-        self.time += 1
-        return np.zeros(2, np.float32), 0.0, self.time == 10, False, self.info
+        return 0.0
 
 
 class CustomLearn(DQN):

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sinks import Kept
+from small_envs import ParallelGame
 from typer.testing import CliRunner
 
 import agilerl
@@ -41,7 +43,6 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.rollouts.episodes import Episodes
 from agilerl.rollouts.matches import outcomes
 from agilerl.telemetry.files import CsvSink
-from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.utils.utils import make_multi_agent_vect_envs
 from agilerl.vector import SyncPettingZooVecEnv
@@ -50,40 +51,24 @@ NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8
 TICTACTOE = "pettingzoo.classic.tictactoe_v3"
 
 
-class Higher:
+class Higher(ParallelGame):
     """One step: whoever chooses the higher number gets 1 from the other one."""
 
     agent_names: tuple[str, ...] = ("player_0", "player_1")
     pot = 0.0  # what both get beside that
 
     def __init__(self) -> None:
-        self.possible_agents, self.agents = list(self.agent_names), list(self.agent_names)
-        self.metadata = {"name": "higher_v0"}
+        self.observed = dict.fromkeys(self.agent_names, spaces.Box(0, 1, (2,), np.float32))
+        self.acted = dict.fromkeys(self.agent_names, spaces.Discrete(4))
 
-    def observation_space(self, agent: str) -> Any:
-        return spaces.Box(0, 1, (2,), np.float32)
+    def observe(self) -> dict[str, np.ndarray]:
+        return {agent: np.ones(2, np.float32) for agent in self.observed}
 
-    def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(4)
-
-    def _see(self) -> dict[str, np.ndarray]:
-        return {agent: np.ones(2, np.float32) for agent in self.possible_agents}
-
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        self.agents = list(self.possible_agents)
-        return self._see(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
-        one, other = (int(actions[agent]) for agent in self.possible_agents[:2])
+    def rewards(self, actions: dict[str, Any]) -> dict[str, float]:
+        one, other = (int(actions[agent]) for agent in self.agent_names[:2])
         gain = float(np.sign(one - other))
-        rewards = dict.fromkeys(self.possible_agents, 0.0)
-        rewards |= dict(zip(self.possible_agents, (gain + self.pot, -gain + self.pot), strict=False))
-        self.agents = []
-        over, no = dict.fromkeys(self.possible_agents, True), dict.fromkeys(self.possible_agents, False)
-        return self._see(), rewards, over, no, {agent: {} for agent in self.possible_agents}
-
-    def close(self) -> None:
-        """Nothing to release."""
+        gains = (gain + self.pot, -gain + self.pot)
+        return dict.fromkeys(self.agent_names, 0.0) | dict(zip(self.agent_names, gains, strict=False))
 
 
 def environment(kind: Any = Higher, count: int = 8) -> SyncPettingZooVecEnv:
@@ -271,7 +256,6 @@ def test_fitness_is_the_mean_return_from_both_seats_against_the_whole_pool(lanes
     assert found.fitness == [-0.5, 0.0, 0.5, 1.0]
     by_agent = {0: [-0.5] * 2, 1: [0.0] * 2, 2: [0.5] * 2, 3: [1.0] * 2}
     assert found.by_agent == by_agent
-    assert source.evaluator.newcomer is not None
     assert (source.evaluator.newcomer.member, source.evaluator.newcomer.generation) == (3, 1)
     assert source.evaluator.confirm(pop[1], 0, 8).mean == 0.0
     source.evaluator.confirm(pop[1], 1, 2)  # one seat each: [0, 0] of other episodes
@@ -357,12 +341,8 @@ def test_members_train_one_at_a_time_too_and_over_modules() -> None:
 
 
 def test_the_records_say_which_generations_opponents_are_from(tmp_path: Path) -> None:
-    class Plans(BaseSink):
-        def start(self, plan: Any, founders: Any) -> None:
-            plans.append(plan)
-
-    plans: list[Any] = []
-    train(population(), sinks=[CsvSink(tmp_path / "metrics.csv"), Plans()])
+    kept = Kept()
+    train(population(), sinks=[CsvSink(tmp_path / "metrics.csv"), kept])
     with open(tmp_path / "metrics.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["opponents"] for row in rows][::2] == [
@@ -375,24 +355,19 @@ def test_the_records_say_which_generations_opponents_are_from(tmp_path: Path) ->
     assert [first.split(":")[0], second.split(":")[0]] == ["1", "2"]
     best = [row["id"] for row in rows if row["is_best"] == "1"]
     assert [first.split(":")[1], second.split(":")[1]] == best[:2]
-    assert plans[0].extra["opponents"] == "self"
-    assert any("opponents" in note for note in plans[0].notes)
+    assert kept.plan.extra["opponents"] == "self"
+    assert any("opponents" in note for note in kept.plan.notes)
 
 
 def test_the_best_agent_is_the_leader_of_the_last_generation_as_fitness_compares_one_generation_only() -> None:
-    class Best(BaseSink):
-        def generation(self, record: Any) -> None:
-            found.append((record.best.id, record.best.fitness))
-
-    found: list[Any] = []
-    elite: list[Any] = []
+    kept, elite = Kept(), list[Any]()
 
     class Hears:
         def on_best(self, agent: Any) -> None:
             elite.append(agent.index)
 
-    train(population(), sinks=[Best()], callbacks=[Hears()])
-    assert elite == [member for member, _ in found]
+    train(population(), sinks=[kept], callbacks=[Hears()])
+    assert elite == [record.best.id for record in kept.records]
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

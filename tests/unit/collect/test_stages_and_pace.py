@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from small_envs import Episodes
 
 import agilerl
 from agilerl.algorithms import DQN
@@ -108,19 +109,10 @@ def test_a_share_is_above_zero(share: float) -> None:
         LoopOptions(eval_share=share)
 
 
-class Forty(gym.Env[Any, Any]):
+class Forty(Episodes):
     """Episodes of forty steps."""
 
-    observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.left = 40
-        return np.ones(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.left -= 1
-        return np.ones(1, np.float32), 1.0, self.left == 0, False, {}
+    length = 40
 
 
 def test_long_episodes_make_evaluations_short_and_generations_long() -> None:
@@ -177,19 +169,16 @@ def test_who_is_within_half_a_standard_error_of_the_paired_differences_goes_on(r
     assert contested(np.array(returns, float)) == kept
 
 
-class Scripted(gym.Env[Any, Any]):
+class Scripted(Episodes):
     """Episodes of one step that are worth `action`: member by member, since policies differ."""
 
-    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
-    episodes = 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.ones(1, np.float32), {}
+    def observe(self) -> np.ndarray:
+        return np.ones(2, np.float32)
 
-    def step(self, action: Any) -> Any:
-        return np.ones(1, np.float32), float(np.asarray(action).reshape(-1)[0]), True, False, {}
+    def reward(self, action: Any) -> float:
+        return float(np.asarray(action).reshape(-1)[0])
 
 
 def scripted(screen: int, **more: Any) -> Any:

@@ -70,7 +70,6 @@ def test_replay_keeps_rewards_as_they_are_and_teams_learn_from_scaled_ones(
     batches = Updates.batches
 
     def noted(self: Updates, *given: Any) -> Any:
-        assert self.rewards is not None
         made = batches(self, *given)
         raw = self.replay.rows.gather(given[2])["reward"].numpy()
         (plan, *_), factors = given, self.rewards.factors
@@ -96,8 +95,6 @@ def test_a_time_limit_truncates_those_who_go_on_and_no_one_else() -> None:
     lanes.reset()
     choice = np.zeros((1, 2), np.float32)
     first, last = lanes.step(choice), lanes.step(choice)
-    assert first.team is not None
-    assert last.team is not None
     assert not (first.terminated | first.truncated | first.team.truncated.any()).any()
     assert last.team.terminated.tolist() == [[True, False]]
     assert last.team.truncated.tolist() == [[False, True]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections import deque
 from typing import Any
 
@@ -92,7 +90,6 @@ def test_interrupt_ends_every_window_with_a_bootstrap_and_other_lanes_interrupt_
     rows = [(0, 3, 2, 0, 0.25), (10, 6, 12, 0, 0.25), (1, 4, 2, 0, 0.5), (11, 8, 12, 0, 0.5)]
     assert table(buffer) == rows
     one_step = buffer.last_one_step()
-    assert one_step is not None
     assert one_step["next_obs"][:, 0].tolist() == [1, 11, 2, 12]
     assert one_step["reward"].tolist() == [1, 2, 4, 8]
     assert buffer.interrupt() == 0
@@ -101,7 +98,6 @@ def test_interrupt_ends_every_window_with_a_bootstrap_and_other_lanes_interrupt_
     assert push(buffer, [70], [5], [71], [1], [0]) == 3  # one lane where there were two
     assert table(buffer)[4:] == [(30, 1, 31, 0, 0.5), (40, 1, 41, 0, 0.5), (70, 5, 71, 1, 0)]
     one_step = buffer.last_one_step()
-    assert one_step is not None
     assert one_step["obs"][:, 0].tolist() == [30, 40, 70]
     assert ReplayBuffer(4).interrupt() == 0
 
@@ -241,15 +237,12 @@ def test_steps_may_come_by_write_and_by_add_in_turn() -> None:
             buffer.add({name: step[name] for name in Transition.FIELDS}, truncated=step["truncated"])
         assert_rows(buffer, reference.rows, (*Transition.FIELDS, "discount"))
     frames = buffer.frames
-    assert frames is not None
     counted = np.concatenate([frames._lane_frame, *(v[..., -1].ravel() for v in frame_numbers(buffer))])
     np.testing.assert_array_equal(frames._references[1:], np.bincount(counted, minlength=len(frames._references))[1:])
 
 
 def frame_numbers(buffer: MultiStepReplayBuffer) -> list[np.ndarray]:
     """Whatever holds a reference: the rows, and the steps in the rings of the lanes."""
-    assert buffer._store is not None
-    assert buffer._steps.windows is not None
     rows = [buffer._store.own[path].tensor.numpy() for path in (FRAME, NEXT_FRAME)]
     return rows + [buffer._steps.windows.rows[path][..., None] for path in (FRAME, NEXT_FRAME)]
 
@@ -284,7 +277,6 @@ def test_legal_actions_of_the_last_step_come_out() -> None:
         buffer.write(zero, np.zeros(1, int), np.zeros(1), zero, np.zeros(1, bool), next_mask=legal)
     assert buffer.gather(np.arange(2))["next_mask"].tolist() == [[0, 1, 0], [0, 0, 1]]
     one_step = buffer.last_one_step()
-    assert one_step is not None
     assert one_step["next_mask"].tolist() == [[False, True, False]]
 
 
@@ -397,40 +389,6 @@ def test_dict_observations_pass_through_windows() -> None:
     assert data["next_obs"]["a"].tolist() == [[2.0, 2.0], [3.0, 3.0]]
     assert data["obs"]["b"]["tuple_obs_1"].unique().tolist() == [0, 1]
     assert data["reward"].tolist() == [2.0, 2.0]
-
-
-def make(kind: str, seed: int) -> Any:
-    if kind == "prioritized":
-        return PrioritizedMultiStepReplayBuffer(30, n_step=3, gamma=0.9, alpha=0.7, seed=seed)
-    return MultiStepReplayBuffer(30, n_step=3, gamma=0.9, seed=seed)
-
-
-def restored(buffer: Any) -> Any:
-    other = make("prioritized" if isinstance(buffer, PrioritizedReplayBuffer) else "plain", 99)
-    other.load_state(buffer.state())
-    return other
-
-
-@pytest.mark.parametrize("kind", ["plain", "prioritized"])
-@pytest.mark.parametrize("shape", [(3,), (1, 9, 9)], ids=["vectors", "images"])
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b)), restored])
-@pytest.mark.parametrize("steps", [0, 2, 29])
-def test_a_copy_goes_on_to_the_bit_also_in_the_middle_of_windows(
-    steps: int, duplicate: Any, shape: tuple[int, ...], kind: str
-) -> None:
-    rng = np.random.default_rng(3)
-    buffer = make(kind, 1)
-    script = random_steps(rng, steps + 20, 4, shape)
-    for step in script[:steps]:
-        buffer.write(**step)
-    other = duplicate(buffer)
-    for step in script[steps:]:
-        assert buffer.write(**step) == other.write(**step)
-    assert buffer.interrupt() == other.interrupt()
-    first, second = buffer.sample(100), other.sample(100)
-    names = {*Transition.FIELDS, "discount"} | ({"weights", "idxs"} if kind == "prioritized" else set())
-    assert set(first.keys()) == names
-    assert all(torch.equal(first[name], second[name]) for name in names)
 
 
 def test_the_state_of_another_kind_is_refused() -> None:

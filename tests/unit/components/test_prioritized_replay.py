@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from fractions import Fraction
 from typing import Any
 
@@ -163,36 +161,6 @@ def test_a_batch_larger_than_the_buffer_is_drawn_and_a_part_of_it_may_be_updated
     buffer.update_priorities(part["idxs"], part["reward"])
     weights = buffer.weights(batch["idxs"], 0.5)
     assert ((weights > 0) & (weights <= 1)).all()
-
-
-@pytest.mark.parametrize(
-    "duplicate",
-    [
-        copy.deepcopy,
-        lambda buffer: pickle.loads(pickle.dumps(buffer)),
-        lambda buffer: restored(buffer, PrioritizedReplayBuffer(max_size=20, alpha=0.6, seed=99)),
-    ],
-)
-def test_a_copy_goes_on_to_the_bit(duplicate: Any) -> None:
-    rng = np.random.default_rng(0)
-    buffer = PrioritizedReplayBuffer(max_size=20, alpha=0.6, seed=1)
-    for first in (0, 8, 16):
-        fill(buffer, 8, first)
-        buffer.update_priorities(buffer.sample(6)["idxs"], rng.exponential(size=6))
-    other = duplicate(buffer)
-    assert other.max_priority == buffer.max_priority
-    for each in (buffer, other):
-        fill(each, 5, 24)
-        each.update_priorities([0, 7], [0.125, 3.5])
-    for _ in range(20):
-        first, second = buffer.sample(50), other.sample(50)
-        assert all(torch.equal(first[key], second[key]) for key in first.keys())  # noqa: SIM118  # a TensorDict
-    assert buffer._sampler.sums.total == other._sampler.sums.total
-
-
-def restored(buffer: ReplayBuffer, empty: Any) -> Any:
-    empty.load_state(buffer.state())
-    return empty
 
 
 def test_the_state_of_another_kind_is_refused() -> None:

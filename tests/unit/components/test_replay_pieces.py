@@ -56,6 +56,14 @@ def through_file(tree: dict[str, Any]) -> dict[str, Any]:
     return decode_tree(encode_tree(tree))
 
 
+def rebuilt(kind: Callable[[], Any], memory: Any, log: ReplayLog, folder: Path) -> Any:
+    """A new buffer from the state without rows and from the log in the folder."""
+    twin = kind()
+    state, chunks = through_file(memory.state(rows=False)), [Chunk.of(entry) for entry in log.entries()]
+    assert rebuild_memories({"m": twin}, {"m": state}, {"m": ReplayLog(folder)}, {"m": chunks}, strict=True) == []
+    return twin
+
+
 def contents(memory: Any) -> str:
     """Digest of all that comes out of a buffer: rows, priorities, counters; images by value."""
     state = memory.state()
@@ -90,15 +98,8 @@ def test_a_buffer_comes_back_from_its_log_and_goes_on_as_the_one_that_never_stop
     assert contents(twin) == contents(memory)
     twin_log.append(twin)
     assert twin_log.chunks[-1].count == twin.counter - state["counter"], "only what is new is appended"
-    again, draws = KINDS[kind](), memory.sample_indices(np.random.default_rng(2), (5,))
-    restored = rebuild_memories(
-        {"m": again},
-        {"m": through_file(twin.state(rows=False))},
-        {"m": ReplayLog(tmp_path / "a")},
-        {"m": [Chunk.of(entry) for entry in twin_log.entries()]},
-        strict=True,
-    )
-    assert restored == []
+    draws = memory.sample_indices(np.random.default_rng(2), (5,))
+    again = rebuilt(KINDS[kind], twin, twin_log, tmp_path / "a")
     assert contents(again) == contents(memory)
     np.testing.assert_array_equal(again.sample_indices(np.random.default_rng(2), (5,)), draws)
 
@@ -148,17 +149,7 @@ def test_rows_of_a_damaged_chunk_are_lost_and_the_others_go_on_in_their_order(
     more.steps(20)  # over the end of the ring: places, references and trees hold
     assert len(twin) == SIZE
     twin_log.append(twin)
-    third = KINDS[kind]()
-    entries = [Chunk.of(entry) for entry in twin_log.entries()]
-    again = rebuild_memories(
-        {"m": third},
-        {"m": through_file(twin.state(rows=False))},
-        {"m": ReplayLog(tmp_path)},
-        {"m": entries},
-        strict=True,
-    )
-    assert again == []
-    assert contents(third) == contents(twin)
+    assert contents(rebuilt(KINDS[kind], twin, twin_log, tmp_path)) == contents(twin)
 
 
 def test_buffers_that_are_filled_together_lose_the_same_rows(tmp_path: Path) -> None:
@@ -173,7 +164,6 @@ def test_buffers_that_are_filled_together_lose_the_same_rows(tmp_path: Path) -> 
                 singles.write(**rows)
         steps.interrupt()
         rows = steps.last_one_step()
-        assert rows is not None
         singles.write(**rows)
         logs["n"].append(steps)
         logs["one"].append(singles)

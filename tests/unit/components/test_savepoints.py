@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_replay_pieces import Filling, contents, through_file
+from test_replay_pieces import Filling, contents, rebuilt
 
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import (
@@ -22,7 +23,7 @@ from agilerl.components.replay_buffer import (
 from agilerl.components.rows import Mark
 from agilerl.components.storage import FrameStore
 from agilerl.core.checkpoint import digest_tree
-from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
+from agilerl.data.replay_log import ReplayLog
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import RunError
 
@@ -107,10 +108,14 @@ class World:
 
     def run(self, calls: list[tuple[str, int]]) -> list[str]:
         """Digests of what the calls return, and of the state after each."""
+        return [digest_tree({"of": digests}) for digests in self.run_apart(calls)]
+
+    def run_apart(self, calls: list[tuple[str, int]]) -> list[tuple[str, str]]:
+        """The digest of what a call returns, and that of the state after it, call by call."""
         out = []
         for name, seed in calls:
             returned = getattr(self, name)(np.random.default_rng(seed))
-            out.append(digest_tree({"returned": returned, "state": self.memory.state()}))
+            out.append((digest_tree({"returned": returned}), digest_tree(self.memory.state())))
         return out
 
 
@@ -136,6 +141,36 @@ def everything(memory: Any, marks: list[Mark]) -> dict[str, Any]:
         if not isinstance(memory, MultiStepReplayBuffer)
         else digest_tree({"": memory.last_one_step()}),
     }
+
+
+def restored(memory: Any) -> Any:
+    kind = next(kind for kind in KINDS if type(KINDS[kind]()) is type(memory))
+    other = KINDS[kind]()
+    other.follow_seed(77)
+    other.load_state(memory.state())
+    return other
+
+
+def frames_in_use(memory: Any) -> int:
+    return 0 if memory.frames is None else int((memory.frames._references[1:] > 0).sum())
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory)), restored])
+@pytest.mark.parametrize("calls", [0, 2, 30])
+@pytest.mark.parametrize("observations", OBSERVATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_goes_on_to_the_bit_and_apart(kind: str, observations: str, calls: int, duplicate: Any) -> None:
+    world, rng = World(KINDS[kind](), observations), np.random.default_rng(calls)
+    world.run(random_calls(rng, calls))
+    before = contents(world.memory) if len(world.memory) else None
+    twin, last = World(duplicate(world.memory), observations), world.last
+    further = random_calls(rng, 20)
+    twin.last = last
+    digests = [returned for returned, _ in twin.run_apart(further)]
+    assert before is None or contents(world.memory) == before, "the original stays"
+    assert [returned for returned, _ in world.run_apart(further)] == digests
+    assert contents(world.memory) == contents(twin.memory)
+    assert frames_in_use(world.memory) == frames_in_use(twin.memory)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -274,14 +309,12 @@ def test_copies_are_made_of_rows_and_images_that_are_overwritten_once_each() -> 
     world = World(memory, "images")
     world.run([("write", seed) for seed in range(350)])  # full
     memory.savepoint()
-    assert memory._store is not None
     assert isinstance(memory.frames, FrameStore)
     rows, images = memory._store.packed, memory.frames._main[()]
     used = memory.frames._used
     assert rows.copies == images.copies == []
     counter = memory.counter
     world.run([("write", seed) for seed in range(4)])
-    assert rows.is_copied is not None
     assert int(rows.is_copied.sum()) == memory.counter - counter
     assert sum(len(contents) for _, contents in rows.copies) == memory.counter - counter
     assert 0 < sum(len(numbers) for numbers, _ in images.copies) <= 2 * (memory.counter - counter)
@@ -320,16 +353,7 @@ def test_a_log_goes_on_appending_after_a_rollback(kind: str, images: bool, tmp_p
     plain = Filling(KINDS[kind](), images)
     plain.steps(5 + 3 + 9 + 2)
     assert contents(plain.memory) == contents(memory)
-    restored = KINDS[kind]()
-    notes = rebuild_memories(
-        {"m": restored},
-        {"m": through_file(memory.state(rows=False))},
-        {"m": ReplayLog(tmp_path / "a")},
-        {"m": [Chunk.of(entry) for entry in log.entries()]},
-        strict=True,
-    )
-    assert notes == []
-    assert contents(restored) == contents(memory)
+    assert contents(rebuilt(KINDS[kind], memory, log, tmp_path / "a")) == contents(memory)
 
 
 # -- priorities ------------------------------------------------------------------------------------------------------

@@ -297,7 +297,7 @@ def test_what_does_not_fit_a_memory_of_a_team_is_named() -> None:
         memory.save_to_memory(numbers, numbers)
     with pytest.raises(ShapeError, match="reward must be a dict by agent; got ndarray"):
         memory.save_to_memory(numbers, numbers, np.zeros(2), numbers, numbers, is_vectorised=True)
-    with pytest.raises(ConfigError, match="name the same field twice"):
+    with pytest.raises(ConfigError, match="name the same one twice"):
         MultiAgentReplayBuffer(4, ["obs", "state"], ["a"])
     with pytest.raises(ConfigError, match="needs agent_ids"):
         MultiAgentReplayBuffer(4, NAMES)

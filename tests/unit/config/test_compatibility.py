@@ -11,7 +11,7 @@ from agilerl.config import manifest_from
 from agilerl.config.compatibility import RULES
 from agilerl.config.overrides import apply_overrides
 from agilerl.config.schema import as_set, usual_settings
-from agilerl.core.compatibility import OF_DATA, OF_RUNS, Rule, at_least, conflicts, enforce, only
+from agilerl.core.compatibility import OF_DATA, OF_RUNS, RUN_DEFAULTS, Rule, at_least, conflicts, enforce, only
 from agilerl.core.options import LoopOptions, OfflineOptions
 from agilerl.errors import ConfigError
 
@@ -22,7 +22,7 @@ CANDIDATES: tuple[Any, ...] = (
 )  # fmt: skip
 FACTS = {
     "algorithm": "DQN", "says": "learns", "has_training_episodes": True, "reads_state": True, "changes_gamma": "",
-    "some_range": "lr={min: 1, max: 2}",
+    "some_range": "lr={min: 1, max: 2}", "algorithm.batch_size": 0,
 }  # fmt: skip
 
 
@@ -54,17 +54,18 @@ def test_a_row_can_say_why_with_facts_of_the_run_and_name_its_fix() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.settings[0]} needs {next(iter(rule.needs))}")
 def test_each_row_of_a_manifest_is_broken_by_some_value_and_mended_by_its_fix(rule: Rule) -> None:
     usual = usual_settings()
-    assert all(key in usual for key in rule.settings)
+    assert all(key in usual or key in FACTS for key in rule.settings)
     assert all(key in usual or key in FACTS for key in rule.needs)
     setting = rule.settings[0]
     value = next(value for value in CANDIDATES if rule.applies(setting, value, usual))
-    wrong = {key: next(x for x in CANDIDATES if x is not None and not v.accepts(x)) for key, v in rule.needs.items()}
+    needs = {key: values.beside({setting: value}) for key, values in rule.needs.items()}
+    wrong = {key: next(x for x in CANDIDATES if x is not None and not v.accepts(x)) for key, v in needs.items()}
     (message,) = broken(rule, {**FACTS, **usual, setting: value, **wrong}, usual)
     assert message.startswith(setting)
-    assert f"or leave {setting} out." in message
+    assert f"or leave {setting} out." in message or setting not in usual
     assert "{" not in message.replace("{min", "").replace("{lr", ""), "each fact that it names is filled in"
-    right = {key: values.example if values.example is not None else {"lr": 1} for key, values in rule.needs.items()}
-    right = {key: value if rule.needs[key].accepts(value) else None for key, value in right.items()}
+    right = {key: values.example if values.example is not None else {"lr": 1} for key, values in needs.items()}
+    right = {key: value if needs[key].accepts(value) else None for key, value in right.items()}
     assert broken(rule, {**FACTS, **usual, setting: value, **right}, usual) == []
 
 
@@ -97,18 +98,18 @@ def test_options_of_data_are_judged_by_their_rows(rule: Rule) -> None:
 RUN: dict[str, Any] = {
     "algo": "DQN", "environment.asynchronous": False, "backend": "", "carries": True, "carry_envs": False,
     "is_recurrent": False, "learns_alone": "", "one_at_a_time": "", "other_memory": "", "plays_itself": False,
-    "ranks": 1, "shards": 1, "waits_for_lanes": "", "writes_alone": "",
+    "pop_size": 4, "ranks": 1, "shards": 1, "waits_for_lanes": "", "writes_alone": "",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", OF_RUNS, ids=lambda rule: f"{rule.settings[0]} needs {', '.join(rule.needs)}")
 def test_each_row_of_a_run_raises_its_error_with_a_fix(rule: Rule) -> None:
-    usual = {"carry_envs": False, "shards": 1, "ranks": 1}
+    usual = RUN_DEFAULTS
     enforce(OF_RUNS, RUN, usual)
     setting = rule.settings[0]
     bad = {"backend": "envpool", "carry_envs": True, "environment.asynchronous": True, "shards": 2, "ranks": 2}
     wrong = {key: "it does" if values.example == "" else not values.example for key, values in rule.needs.items()}
-    wrong = {key: 2 if key in usual and key != "carry_envs" else value for key, value in wrong.items()}
+    wrong |= {key: 2 for key in ("ranks", "shards") if key in wrong} | ({"pop_size": 1} if "pop_size" in wrong else {})
     enforce([rule], {**RUN, setting: bad[setting]}, usual)
     with pytest.raises(rule.error, match=rf"^{setting}=.* fix: ") as caught:
         enforce([rule], {**RUN, setting: bad[setting], **wrong}, usual)

@@ -125,7 +125,7 @@ def test_noise_is_a_share_of_choices_and_half_ranges_of_numbers() -> None:
 
 
 def test_policies_with_a_memory_are_refused() -> None:
-    with pytest.raises(NotAvailableYetError, match="recurrent policy cannot record"):
+    with pytest.raises(NotAvailableYetError, match="with a memory cannot record"):
         greedy_policy(SimpleNamespace(algo="PPO", is_recurrent=True))
 
 
@@ -298,7 +298,7 @@ def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
         maker.make("rnadom", 10, out)
     with pytest.raises(ConfigError, match="rows must be an integer of at least 1"):
         maker.make("random", 0, out)
-    with pytest.raises(ConfigError, match=r"random has no policy\. fix: leave --noise out"):
+    with pytest.raises(ConfigError, match=r"random has none\. fix: leave --noise out"):
         maker.make("random", 10, out, noise=0.1)
     with pytest.raises(ConfigError, match=r"memory of single steps, and PPO keeps no replay"):
         Maker("CartPole-v1", algo="PPO").make("medium-replay", 10, out)

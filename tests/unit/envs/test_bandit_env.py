@@ -102,8 +102,8 @@ def test_an_environment_argument_may_be_a_bandit() -> None:
         ([[np.nan], [1.0]], [0, 1], r"finite"),
         ([["x"], ["y"]], [0, 1], r"not numbers"),
         ([[1.0]], [], r"no targets"),
-        ([[1.0], [2.0], [3.0]], [0.0, np.nan, 1.0], r"1 missing targets, the first in row 1"),
-        ([[1.0], [2.0]], ["a", None], r"1 missing targets, the first in row 1"),
+        ([[1.0], [2.0], [3.0]], [0.0, np.nan, 1.0], r"1 missing targets, from row 1"),
+        ([[1.0], [2.0]], ["a", None], r"1 missing targets, from row 1"),
         ([[1.0], [2.0]], np.array(["a", 1], dtype=object), r"types that cannot be compared"),
     ],
 )
@@ -121,7 +121,6 @@ def test_ids_name_data_sets_with_mean_0_and_deviation_1() -> None:
     assert set(targets) == {0, 1, 2}
     env = gym.make(resolve_env_id("bandit/breast_cancer"))
     assert env.observation_space.shape == (2, 60)
-    assert env.spec is not None
     assert env.spec.max_episode_steps == 100
     with pytest.raises(EnvError, match=r"data set of bandits 'wines'.*wine"):
         labelled("wines")

@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     **{f"player={p}": ({"player": p}, rf"unknown player '\[?{p}\]?'") for p in (None, 3)},
     "env_id=None": ({"env_id": None}, "unknown board game 'None'"),
     "env_id=3": ({"env_id": 3}, "unknown board game '3'"),
-    "team=None": ({"team": None}, "team must be a multi-agent algorithm; got NoneType"),
+    "team=None": ({"team": None}, "team must be several agents; got NoneType"),
 }
 
 
@@ -122,5 +122,5 @@ def test_arguments_of_outcomes_are_named(case: str) -> None:
 
 def test_an_agent_that_plays_alone_is_named() -> None:
     alone = find_algorithm("DQN")(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2))
-    with pytest.raises(ConfigError, match="team must be a multi-agent algorithm; got DQN"):
+    with pytest.raises(ConfigError, match="team must be several agents; got DQN"):
         outcomes(alone, GAME, "random", 4, 0)

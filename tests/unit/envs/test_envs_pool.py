@@ -144,7 +144,6 @@ def test_two_runs_are_the_same_and_a_stopped_one_goes_on_as_if_it_had_not(tmp_pa
     half = train("half", callbacks=[lambda record: False])
     assert len(half.history) == 1
     assert again.history == whole.history
-    assert half.path is not None
     assert agilerl.resume(half.path, verbose=False).history == whole.history
     facts = json.loads((half.path / "run.json").read_text())
     assert (facts["env_backend"], facts["versions"]["envpool"]) == ("envpool", metadata.version("envpool"))

@@ -8,9 +8,9 @@ import warnings
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
+from small_envs import Episodes
 
 import agilerl
 from agilerl import errors
@@ -25,18 +25,10 @@ from agilerl.errors import AgileRLWarning, EnvError
 SMALL = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
 
 
-class NeverEnds(gym.Env[np.ndarray, Any]):
+class NeverEnds(Episodes):
     """One point a step, for ever."""
 
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.zeros(2, np.float32), 1.0, False, False, {}
+    length = None
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from process_kinds import Crashing, GlobalGenerators, LateDraws, Plain, SeedsGlobally
+from small_envs import ParallelGame
 
 import agilerl
 from agilerl.collect.determinism import Probe, probe_determinism
@@ -181,35 +182,14 @@ def test_two_copies_with_the_same_seeds_are_the_same() -> None:
     assert probe_determinism(env, agent, 3, 10**6) == Probe(True)
 
 
-class Team:
+class Team(ParallelGame):
     """Two agents that observe a number of the process's generator."""
 
-    possible_agents = ("a", "b")
+    observed = dict.fromkeys(("a", "b"), spaces.Box(0, 1, (1,), np.float32))
+    acted, length, is_cut = dict.fromkeys(("a", "b"), spaces.Discrete(2)), 3, True
 
-    def __init__(self) -> None:
-        self.agents = list(self.possible_agents)
-
-    def observation_space(self, agent: str) -> Any:
-        return spaces.Box(0, 1, (1,), np.float32)
-
-    def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(2)
-
-    def _seen(self) -> dict[str, Any]:
-        return {agent: np.array([np.random.rand()], np.float32) for agent in self.possible_agents}
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.time, self.agents = 0, list(self.possible_agents)
-        return self._seen(), {}
-
-    def step(self, actions: Any) -> Any:
-        self.time += 1
-        over = dict.fromkeys(actions, self.time == 3)
-        self.agents = [] if self.time == 3 else self.agents
-        return self._seen(), dict.fromkeys(actions, 1.0), dict.fromkeys(actions, False), over, {}
-
-    def close(self) -> None:
-        pass
+    def observe(self) -> dict[str, Any]:
+        return {agent: np.array([np.random.rand()], np.float32) for agent in self.observed}
 
 
 def test_teams_draw_by_lane_too() -> None:

@@ -209,7 +209,6 @@ def test_a_run_records_its_backend_and_resumes_with_it(tmp_path: Path, monkeypat
         "CartPole-v1", "DQN", learning_delay=32, **settings, out=tmp_path / "half", callbacks=[lambda record: False]
     )
     assert len(half.history) == 1
-    assert half.path is not None
     assert yaml.safe_load((half.path / "config.yaml").read_text())["environment"]["backend"] == "envpool"
     assert json.loads((half.path / "run.json").read_text())["env_backend"] == "envpool"
     assert load_manifest(half.path / "config.yaml").environment.backend == "envpool"

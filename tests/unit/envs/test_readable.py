@@ -139,7 +139,6 @@ def test_a_saved_policy_obeys_orders_as_the_environment_gives_them(make: Any, tm
         make, "PPO", population=2, num_envs=4, steps=2048, learn_step=128, batch_size=64, lr=3e-3, eval_episodes=5,
         seed=0, out=tmp_path, verbose=False, **{"training.evo_steps": 1024},
     )  # fmt: skip
-    assert run.path is not None
     assert RunDirectory.open(run.path).facts()["learner"] == "fused"
     loaded = agilerl.load(run.path)
     assert loaded.best.evaluate(episodes=10, env=make()).mean == 3.0  # a random one has 1.5
@@ -225,7 +224,6 @@ def test_minigrid_trains_in_rows_and_acts_on_what_it_gives(tmp_path: Path) -> No
     pytest.importorskip("minigrid")
     run = agilerl.train("MiniGrid-Empty-5x5-v0", "PPO", population=2, num_envs=2, steps=128, learn_step=64, seed=0,
                         eval_episodes=2, out=tmp_path, verbose=False, **{"training.evo_steps": 64})  # fmt: skip
-    assert run.path is not None
     assert RunDirectory.open(run.path).facts()["learner"] == "fused"
     loaded, env = agilerl.load(run.path), gym.make("MiniGrid-Empty-5x5-v0")
     policy = plain_policy(loaded.best)

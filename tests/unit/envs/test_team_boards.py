@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_team_fast import assert_same_spaces
 
-from agilerl.core.spaces import differ
-from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.envs.protocol import PRESENT
 from agilerl.envs.simulators.team_boards import BOARDS, ConnectFourLanes, TicTacToeLanes, lines_through
 from agilerl.envs.step import as_lanes
 from agilerl.envs.team_ids import maker_of, team_module
@@ -91,14 +91,7 @@ def test_an_ended_game_stays_as_it_is_where_it_is_not_reset(env_id: str) -> None
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_dtypes_and_spaces_are_pettingzoos(env_id: str) -> None:
-    fast, slow = pair(env_id, 1)
-    assert fast.team.agents == slow.team.agents
-    assert not differ(fast.single_observation_space, slow.single_observation_space)
-    assert not differ(fast.single_action_space, slow.single_action_space)
-    one, other = fast.reset()[0], slow.reset()[0]
-    assert list(one[AGENTS]) == list(other[AGENTS])
-    assert {a: x.dtype for a, x in one[AGENTS].items()} == {a: x.dtype for a, x in other[AGENTS].items()}
-    assert one[PRESENT].dtype == other[PRESENT].dtype
+    assert_same_spaces(*pair(env_id, 1))
 
 
 def test_every_line_of_the_games_is_known() -> None:

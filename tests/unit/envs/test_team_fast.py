@@ -50,7 +50,6 @@ def test_every_bit_of_observations_rewards_and_ends_is_that_of_mpe2(env_id: str,
         np.testing.assert_equal(one.final_obs, other.final_obs)
         for name in ("reward", "terminated", "truncated", "mask"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        assert other.team is not None
         for name in ("reward", "terminated", "truncated", "acted"):
             np.testing.assert_array_equal(getattr(one.team, name), getattr(other.team, name))
         touches += int((np.ptp(other.team.reward, axis=1) > 0).sum())
@@ -58,17 +57,20 @@ def test_every_bit_of_observations_rewards_and_ends_is_that_of_mpe2(env_id: str,
     assert (touches > 0) == ("spread" in env_id)  # agents have run into one another
 
 
+def assert_same_spaces(fast: Any, slow: TeamLanes) -> None:
+    assert fast.team.agents == slow.team.agents
+    assert not differ(fast.single_observation_space, slow.single_observation_space)
+    assert not differ(fast.single_action_space, slow.single_action_space)
+    one, other = fast.reset()[0], slow.reset()[0]
+    assert list(one[AGENTS]) == list(other[AGENTS])
+    assert {a: x.dtype for a, x in one[AGENTS].items()} == {a: x.dtype for a, x in other[AGENTS].items()}
+    assert one[PRESENT].dtype == other[PRESENT].dtype
+
+
 @pytest.mark.parametrize("env_id", IDS)
 def test_dtypes_and_spaces_are_those_of_mpe2(env_id: str) -> None:
     for continuous in (False, True):
-        fast, slow = pair(env_id, continuous, lanes=1)
-        assert fast.team.agents == slow.team.agents
-        assert not differ(fast.single_observation_space, slow.single_observation_space)
-        assert not differ(fast.single_action_space, slow.single_action_space)
-        one, other = fast.reset()[0], slow.reset()[0]
-        assert list(one[AGENTS]) == list(other[AGENTS])
-        assert {a: x.dtype for a, x in one[AGENTS].items()} == {a: x.dtype for a, x in other[AGENTS].items()}
-        assert one[PRESENT].dtype == other[PRESENT].dtype
+        assert_same_spaces(*pair(env_id, continuous, lanes=1))
 
 
 def test_an_ended_lane_may_be_left_as_it_is_and_episodes_go_on_with_each_lanes_generator() -> None:

@@ -42,7 +42,6 @@ def test_an_episode_of_two_agents_gives_their_rewards_one_by_one_and_summed() ->
     lanes, (batch,) = play(env, (2, 1))
     assert env.seeds == [5]
     assert env.actions == [{"a": 2, "b": 1}]
-    assert batch.team is not None
     assert batch.team.reward.tolist() == [[1.5, -2.0]]
     assert batch.reward.tolist() == [-0.5]
     assert batch.team.acted.tolist() == [[True, True]]
@@ -63,13 +62,11 @@ def test_an_agent_that_dies_is_absent_afterwards_and_the_other_one_goes_on() -> 
         Frame({"b": 6}, ends=["b"]),
     ])  # fmt: skip
     _, (died, alone, over) = play(env, (0, 0), (1, 2), (1, 1))
-    assert died.team is not None
     assert died.team.terminated.tolist() == [[True, False]]
     assert died.terminated.tolist() == [False]
     assert died.final_obs[PRESENT].tolist() == [[0, 1]]  # nothing is bootstrapped from
     assert died.obs[PRESENT].tolist() == [[0, 1]]
     assert env.actions[1] == {"b": 2}
-    assert alone.team is not None
     assert alone.team.acted.tolist() == [[False, True]]
     assert seen(alone.obs, "a") == [0, 0]
     assert over.terminated.tolist() == [True]
@@ -96,7 +93,6 @@ def test_what_stands_for_an_absent_agent_is_of_its_space() -> None:
 def test_an_agent_that_is_cut_off_alone_shows_its_final_observation_and_is_absent_then() -> None:
     env = Scripted([Frame(BOTH), Frame({"a": 3, "b": 4}, cuts=["a"]), Frame({"b": 5})])
     _, (cut, alone) = play(env, (0, 0), (1, 1))
-    assert cut.team is not None
     assert cut.team.truncated.tolist() == [[True, False]]
     assert cut.truncated.tolist() == [False]
     assert cut.final_obs[PRESENT].tolist() == [[1, 1]]
@@ -105,7 +101,6 @@ def test_an_agent_that_is_cut_off_alone_shows_its_final_observation_and_is_absen
     assert seen(cut.obs, "a") == [0, 0]
     assert seen(cut.obs, "b") == [4, 1]
     assert env.actions[1] == {"b": 1}
-    assert alone.team is not None
     assert alone.team.acted.tolist() == [[False, True]]
 
 
@@ -132,7 +127,6 @@ def test_in_a_game_of_turns_the_agent_whose_turn_it_is_is_there_alone() -> None:
     assert env.actions == [{"a": 1}, {"b": 2}]
     assert first.obs[PRESENT].tolist() == [[0, 1]]
     assert seen(first.obs, "a") == [1, 1]  # what it sees is kept, for critics
-    assert second.team is not None
     assert second.team.reward.tolist() == [[1.0, -1.0]]  # that of a belongs to its last action
     assert second.team.acted.tolist() == [[False, True]]
     assert second.terminated.tolist() == [True]
@@ -236,8 +230,6 @@ def test_what_the_environment_decides_is_done_and_is_what_is_told(key: str) -> N
     np.testing.assert_array_equal(info["env_defined_actions"], [[np.nan, 2]])
     first, second = lanes.step(np.array([[1, 0]])), lanes.step(np.array([[1, 0]]))
     assert env.actions == [{"a": 1, "b": 2}, {"a": 1, "b": 0}]
-    assert first.team is not None
-    assert second.team is not None
     np.testing.assert_array_equal(first.team.defined, [[np.nan, 2]])
     assert second.team.defined is None
 
@@ -319,7 +311,6 @@ def test_images_dicts_and_tuples_keep_their_parts_and_dtypes() -> None:
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
-GOOD = np.zeros(2, np.float32)
 WRONG: dict[str, tuple[Frame, str]] = {
     "shape": (Frame({"a": np.zeros(3, np.float32), "b": 1}), "gave an observation of shape (3,); expected (2,)"),
     "nan": (Frame({"a": np.array([np.nan, 0], np.float32), "b": 1}), "gave an observation that is not finite"),

@@ -116,9 +116,9 @@ def test_attributes_and_position_of_the_published_arguments() -> None:
 
 def test_bad_values_say_what_is_expected() -> None:
     for kind in (ValueError, AssertionError):
-        with pytest.raises(kind, match="greater than or equal to zero"):
+        with pytest.raises(kind, match="no_mutation must be at least 0"):
             Mutations(-1, 0, 0, 0, 0, 0)
-        with pytest.raises(kind, match="between zero and one"):
+        with pytest.raises(kind, match=r"new_layer_prob must be in \[0\.?0?, 1\.?0?\]"):
             Mutations(1, 0, 1.5, 0, 0, 0)
     with pytest.raises(ValueError, match="Did you mean 'ReLU'"):
         Mutations(1, 0, 0, 0, 0, 0, activation_selection=["Relu"])

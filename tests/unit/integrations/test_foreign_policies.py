@@ -372,7 +372,7 @@ def test_an_unknown_library_and_several_agents_are_named_and_environments_are_cl
         def close(self) -> None:
             closed.append("team")
 
-    with pytest.raises(EnvError, match="the environment has several"):
+    with pytest.raises(EnvError, match="have one agent"):
         load(path, Factory(Team, has_several_agents=True), library="sb3")
     assert closed == ["team"]
 
@@ -433,7 +433,7 @@ def test_the_command_begins_with_the_policy_of_a_file(tmp_path: Path) -> None:
     for more, said in (
         (["--algo", "PPO"], "the agents are DQN, the new run trains PPO"),
         (["--seeds", "0-1"], "--from and --seeds do not go together"),
-        (["--set", "latent_dim=8"], "network settings do not apply to agents"),
+        (["--set", "latent_dim=8"], "network settings are not for agents"),
     ):
         done = CliRunner().invoke(app, ["train", "CartPole-v1", "--from", str(path), *more])
         assert (done.exit_code, said in done.stderr) == (2, True), done.stderr

@@ -302,7 +302,7 @@ def test_wrong_names(name: str) -> None:
 def test_the_command_names_a_wrong_address_as_it_was_typed() -> None:
     done = command("evaluate", "hf://x")
     assert done.exit_code == 2
-    assert done.stderr.startswith("ConfigError: 'hf://x' is not an address of a run on the Hub.")
+    assert done.stderr.startswith("ConfigError: 'hf://x' is not an address of a run.")
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_the_command_writes_and_says_how_to_look(run: Path, tmp_path: Path, monk
     )
     done = CliRunner().invoke(app, ["optuna", str(run), "--out", "study.db"])
     assert done.exit_code == 2
-    assert "fix: --replace, or another file with --out FILE." in done.output
+    assert "fix: --replace, or --out FILE." in done.output
 
 
 def test_the_command_prints_its_studies_as_json(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

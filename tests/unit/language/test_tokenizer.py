@@ -116,11 +116,11 @@ def test_what_is_no_folder_and_no_id_is_refused_without_asking_anybody(path: Any
 
 
 def test_folders_without_a_tokenizer_and_damaged_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="holds no tokenizer that can be read"):
+    with pytest.raises(RunError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
     saved(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
-    with pytest.raises(RunError, match="holds no tokenizer that can be read"):
+    with pytest.raises(RunError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
 
 

@@ -388,7 +388,7 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
 
 
 def test_a_question_without_tokens_is_refused() -> None:
-    with pytest.raises(EnvError, match="row 0 of the split 'train' has no tokens"):
+    with pytest.raises(EnvError, match="row 0 of 'train' has no tokens"):
         gym_of(train_dataset=[{"question": "", "answer": ""}]).split("train")
 
 

@@ -351,7 +351,7 @@ def test_the_spec_of_a_critic_leaves_the_encoder_to_the_policy() -> None:
     a = agent(TD3)
     spec = a.critic_1.spec()
     assert "encoder_config" not in spec
-    with pytest.raises(ConfigError, match="reads the features of another network"):
+    with pytest.raises(ConfigError, match="reads another network's features"):
         ContinuousQNetwork.from_spec(spec)
     again = a.critic_1.rebuilt(spec, "cpu")
     assert again.encoder_source is a.actor
@@ -409,7 +409,7 @@ def test_without_an_encoder_sharing_is_disabled_with_a_warning() -> None:
 
 def test_a_critic_that_reads_a_policy_is_no_critic_by_itself() -> None:
     given = agent(DDPG).critic
-    with pytest.raises(AlgorithmError, match="critic_network reads the features of another network"):
+    with pytest.raises(AlgorithmError, match="critic_network reads another network's features"):
         DDPG(OBS, BOX, critic_network=given)
 
 

@@ -17,7 +17,6 @@ from agilerl.config import Manifest, load_manifest, manifest_from
 from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.schedule import Change as Changed
 from agilerl.hpo.schedule import candidates
-from agilerl.training.manifest.resolve import check_replay
 from agilerl.views.report.schedule import schedule_manifest, schedule_of
 
 GREW = "[64] 64 [64]", "[96] 64 [64]"
@@ -154,7 +153,7 @@ def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
     [
         ("algorithm: {name: DQN}", r"is no schedule: expected format, changes and manifest"),
         ("[1, 2]", r"is no schedule"),
-        ("{format: 9, changes: [], manifest: {}}", r"has format 9; this version reads 1"),
+        ("{format: 9, changes: [], manifest: {}}", r"has format 9; expected 1"),
         ("{format: 1, changes: {}, manifest: {}}", r"manifest must be sections and changes a list"),
         ("{format: 1, changes: [], manifest: {}, chnges: []}", r"unknown key of a schedule 'chnges'.*fix: changes"),
     ],
@@ -192,7 +191,7 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
         ),
         ([{**CHANGES[1], "kind": "activation", "after": "Relu"}], r"unknown activation 'Relu'.*fix: ReLU"),
         ([{**CHANGES[1], "kind": "activation", "after": None}], r"unknown activation 'None'"),
-        ([{**CHANGES[1], "kind": "activation", "after": "Softmax"}], r"'Softmax' works at the output only"),
+        ([{**CHANGES[1], "kind": "activation", "after": "Softmax"}], r"'Softmax' is for outputs"),
         ([{**CHANGES[1], "path": ""}], r"`path` of an architecture change names its method"),
         ([{**CHANGES[1], "kind": "parameters"}], r"evolution.schedule\[0\].kind must be"),
         ([{**CHANGES[1], "when": 3}], r"evolution.schedule.*when"),
@@ -238,9 +237,9 @@ def test_a_batch_beyond_the_memory_is_named_wherever_the_schedule_has_it() -> No
             }
         )
 
-    check_replay(plan(64))
-    with pytest.raises(ConfigError, match=r"at least algorithm.batch_size \(65 transitions\).*got 64"):
-        check_replay(plan(65))
+    plan(64)
+    with pytest.raises(ConfigError, match=r"algorithm\.batch_size=65 is more .*got replay_buffer\.max_size=64\. fix: "):
+        plan(65)
 
 
 def test_a_schedule_is_part_of_the_hash_and_others_keep_theirs() -> None:

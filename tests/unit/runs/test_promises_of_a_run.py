@@ -54,9 +54,15 @@ NOT_PLAIN = ("RecurrentPPO", "BC_LM", "ILQL")  # memories and texts
 
 
 def every(*quick: str) -> Any:
-    """One case for each algorithm of the package; the fast suite has a few."""
+    """One case for each algorithm of the package, trained once; the fast suite has a few."""
     cases = [pytest.param(name, marks=() if name in quick else pytest.mark.thorough) for name in available()]
-    return pytest.mark.parametrize("algo", cases)
+    return pytest.mark.parametrize("trained", cases, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, agilerl.Run]:
+    """(algorithm, a run of it that is only read)."""
+    return request.param, train(request.param, tmp_path_factory.mktemp("trained"))
 
 
 def data_of(name: str, folder: Path) -> Path:
@@ -113,8 +119,8 @@ def assert_same_run(one: agilerl.Run, other: agilerl.Run) -> None:
 
 
 @every("NeuralUCB", "RecurrentPPO")
-def test_what_a_run_writes_acts_as_its_agent_and_the_card_promises_no_more(algo: str, tmp_path: Path) -> None:
-    run = train(algo, tmp_path)
+def test_what_a_run_writes_acts_as_its_agent_and_the_card_promises_no_more(trained: tuple[str, agilerl.Run]) -> None:
+    algo, run = trained
     assert run.path is not None
     if algo in LANGUAGE:
         assert not (run.path / "best" / "policy.py").exists()
@@ -131,19 +137,19 @@ def test_what_a_run_writes_acts_as_its_agent_and_the_card_promises_no_more(algo:
         return
     agent = agilerl.load(run.path, "cpu").best
     observations = observations_of(agent)
-    plain, loaded, trained = (
+    plain, loaded, in_memory = (
         load(run.path / "best").act(observations),
         greedy(agent, observations),
         greedy(run.best, observations),
     )
-    for actions, expected, first in zip(*map(trees.leaves, (plain, loaded, trained)), strict=True):
+    for actions, expected, first in zip(*map(trees.leaves, (plain, loaded, in_memory)), strict=True):
         np.testing.assert_allclose(actions.numpy(), expected, atol=1e-5)
         np.testing.assert_array_equal(first, expected)
 
 
 @every("NeuralUCB")
-def test_a_run_is_repeated_and_goes_on_to_the_same_weights(algo: str, tmp_path: Path) -> None:
-    run = train(algo, tmp_path)
+def test_a_run_is_repeated_and_goes_on_to_the_same_weights(trained: tuple[str, agilerl.Run], tmp_path: Path) -> None:
+    algo, run = trained
     assert run.path is not None
     assert_same_run(agilerl.replay(run.path, out=tmp_path / "again", verbose=False), run)
     stopped = train(algo, tmp_path, callbacks=[lambda record: record.generation > 0])
@@ -152,8 +158,10 @@ def test_a_run_is_repeated_and_goes_on_to_the_same_weights(algo: str, tmp_path: 
 
 
 @every("RecurrentPPO")
-def test_every_command_reads_a_run(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = train(algo, tmp_path)
+def test_every_command_reads_a_run(
+    trained: tuple[str, agilerl.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algo, run = trained
     monkeypatch.chdir(tmp_path)
     for command in ("report", "evaluate", "schedule", "compare", "optuna"):
         answer = CliRunner().invoke(app, [command, str(run.path)])

@@ -203,7 +203,7 @@ COUNTS = ("max_steps", "evo_steps", "evaluation_interval", "checkpoint_steps")
 def test_counts_of_language_training_are_named(value: Any, name: str) -> None:
     or_none = "" if name == "evaluation_interval" else " or None"
     with pytest.raises(
-        ConfigError, match=rf"reasoning: {name} must be an integer of at least 1{or_none}; got .*fix: {name}=10"
+        ConfigError, match=rf"reasoning: {name} must be an integer of at least 1{or_none}; got .*fix: {name}=1"
     ):
         reasoning(**{name: value})
 

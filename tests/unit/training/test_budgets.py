@@ -6,23 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sinks import Kept
 from typer.testing import CliRunner
 
 import agilerl
 from agilerl.cli.main import app
-from agilerl.telemetry.record import BaseSink
 
 SMALL: dict[str, Any] = {
     "population": 2, "num_envs": 4, "eval_episodes": 1, "elite_rescore_episodes": 0, "confirm_episodes": 0,
     "out": None, "verbose": False, "latent_dim": 8, "batch_size": 8, "eval_steps": 5,
 }  # fmt: skip
-
-
-class Plan(BaseSink):
-    """Keeps the plan."""
-
-    def start(self, plan: Any, founders: Any) -> None:
-        self.notes = plan.notes
 
 
 @pytest.mark.parametrize(
@@ -38,11 +31,11 @@ def test_a_budget_is_kept_to_whole_vector_steps(steps: int, evo_steps: int, per_
 
 @pytest.mark.parametrize(("steps", "made"), [(100, 128), (128, 128), (150, 192), (320, 320)])
 def test_ppo_ends_with_the_first_whole_rollout_that_reaches_the_budget(steps: int, made: int) -> None:
-    said = Plan()
+    said = Kept()
     more: dict[str, Any] = {"learn_step": 64, "update_epochs": 1, "training.evo_steps": 128}
     run = agilerl.train("CartPole-v1", "PPO", steps=steps, sinks=[said], **more, **SMALL)
     assert run.result["env_steps_member"] == made
-    notes = [note for note in said.notes if "whole rollouts of 64 steps" in note]
+    notes = [note for note in said.plan.notes if "whole rollouts of 64 steps" in note]
     assert notes == ([] if steps == made else [
         f"a member learns from whole rollouts of 64 steps: the budget of {steps} steps ends at {made} or later"
     ])  # fmt: skip

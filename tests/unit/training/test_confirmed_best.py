@@ -10,6 +10,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from sinks import Kept
+from small_envs import Episodes
 
 import agilerl
 from agilerl.collect.evaluator import Evaluator
@@ -20,25 +22,21 @@ from agilerl.engine.learner import Learner
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.records import RunRecords
-from agilerl.telemetry.record import BaseSink
 from agilerl.training import loop
 from agilerl.training.best import BestAgent
 from agilerl.utils.utils import create_population, make_vect_envs
 
 
-class Lottery(gym.Env[np.ndarray, Any]):
+class Lottery(Episodes):
     """One step, whose reward is drawn: 8 or -8, whatever the agent does. The best of a few is 8, the mean is 0."""
 
     observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self.np_random.uniform(-1, 1, 1).astype(np.float32), {}
+    def observe(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 1).astype(np.float32)
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        reward = 8.0 if self.np_random.random() < 0.5 else -8.0
-        return self.np_random.uniform(-1, 1, 1).astype(np.float32), reward, True, False, {}
+    def reward(self, action: Any) -> float:
+        return 8.0 if self.np_random.random() < 0.5 else -8.0
 
 
 RUN: dict[str, Any] = {
@@ -48,56 +46,45 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Records(BaseSink):
-    """Keeps the records; ends the run like Ctrl-C after some generations."""
+def confirmed_of(sink: Kept) -> list[float | None]:
+    return [record.confirmation for record in sink.records]
 
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.confirmed: list[float | None] = []
-        self.steps: list[int] = []
-        self.stop_after = stop_after
 
-    def generation(self, record: Any) -> None:
-        self.confirmed.append(record.confirmation)
-        self.steps.append(record.evaluation_env_steps)
-
-    def progress(self, env_steps: int, seconds: float) -> None:
-        if self.stop_after == len(self.confirmed):
-            raise KeyboardInterrupt
+def steps_of(sink: Kept) -> list[int]:
+    """Steps of evaluation up to each generation."""
+    return [record.evaluation_env_steps for record in sink.records]
 
 
 def test_the_best_of_noise_is_confirmed_in_the_last_generations_and_counted() -> None:
-    records = Records()
+    records = Kept()
     run = agilerl.train(Lottery, out=None, sinks=[records], **RUN)
     assert max(map(max, run.history)) == 8.0  # what "best" said once
-    assert [value is None for value in records.confirmed] == [True] * 5 + [False] * 3
+    assert [value is None for value in confirmed_of(records)] == [True] * 5 + [False] * 3
     confirmed = run.result["confirmed"]
     assert run.result["best_fitness"] == confirmed
-    assert confirmed >= max(value for value in records.confirmed if value is not None)
+    assert confirmed >= max(value for value in confirmed_of(records) if value is not None)
     assert abs(confirmed) < 8 * 3 / 64**0.5 + 1  # three standard errors, and the best of five
-    played = np.diff([0, *records.steps]).tolist()  # an episode has one step: 3 members x 2, then 64 a candidate
+    played = np.diff([0, *steps_of(records)]).tolist()  # an episode has one step: 3 members x 2, then 64 a candidate
     assert played == [6] * 5 + [6 + 3 * 64, 6 + 64, 6 + 64]
 
 
 @pytest.mark.parametrize(("budget", "episodes"), [(800, 64), (160, 19), (16, 2)])
 def test_the_confirmation_costs_a_fifth_of_the_training_at_most(budget: int, episodes: int) -> None:
-    records = Records()
+    records = Kept()
     agilerl.train(Lottery, out=None, sinks=[records], **{**RUN, "steps": budget, "training.evo_steps": budget})
-    assert records.steps == [6 + episodes]  # share 0.2 x 3 members x budget / 5 candidates, at least eval_episodes
+    assert steps_of(records) == [6 + episodes]  # share 0.2 x 3 members x budget / 5 candidates, at least eval_episodes
 
 
 def test_the_report_shows_the_agent_that_the_run_has_kept(tmp_path: Path) -> None:
-    run = agilerl.train(Lottery, out=tmp_path / "run", sinks=[Records()], **{**RUN, "confirm_episodes": 0})
-    assert run.path is not None
+    run = agilerl.train(Lottery, out=tmp_path / "run", **{**RUN, "confirm_episodes": 0})
     records = RunRecords.read(run.path)
     kept = (run.result["best_member"], run.result["best_generation"])
-    assert records.winner is not None
     assert (records.winner.id, records.winner.generation) == kept
     assert records.winner.fitness == run.result["best_fitness"]
     assert kept[0] == run.best.index
     # A run that has been resumed and goes on has the result of before in its record: the highest fitness is shown.
     RunDirectory(run.path).update(status="running", result={"env_steps_population": 1})
     going_on = RunRecords.read(run.path)
-    assert going_on.winner is not None
     assert going_on.winner.fitness == max(member.fitness for row in records.generations for member in row)
     assert going_on.env_steps == records.env_steps
 
@@ -105,8 +92,8 @@ def test_the_report_shows_the_agent_that_the_run_has_kept(tmp_path: Path) -> Non
 class Sure(Lottery):
     """Every episode is worth 8."""
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.zeros(1, np.float32), 8.0, True, False, {}
+    def reward(self, action: Any) -> float:
+        return 8.0
 
 
 def test_of_equally_fit_members_the_one_that_was_evaluated_leads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,31 +104,14 @@ def test_of_equally_fit_members_the_one_that_was_evaluated_leads(monkeypatch: py
 
 
 def test_a_run_that_misses_its_target_confirms_its_best_in_the_last_generations() -> None:
-    records = Records()
+    records = Kept()
     run = agilerl.train(Lottery, out=None, sinks=[records], **RUN, target_score=1e6, confirm_screen=4)
-    assert [value is None for value in records.confirmed] == [True] * 5 + [False] * 3
+    assert [value is None for value in confirmed_of(records)] == [True] * 5 + [False] * 3
     assert run.result["best_fitness"] == run.result["confirmed"]
-    played = np.diff([0, *records.steps]).tolist()
+    played = np.diff([0, *steps_of(records)]).tolist()
     # The steady one, the fittest and a leader; hopeless ones too play on, since they are compared here.
     assert played == [6] * 5 + [6 + 3 * 64, 6 + 64, 6 + 64]
     assert run.result["stopped"] == "budget"
-
-
-@pytest.mark.parametrize("stop_after", [3, pytest.param(6, marks=pytest.mark.slow)])
-def test_a_stopped_run_confirms_the_same_best_to_the_bit(stop_after: int, tmp_path: Path) -> None:
-    whole = agilerl.train(Lottery, out=tmp_path / "whole", **RUN)
-    part = agilerl.train(Lottery, out=tmp_path / "part", sinks=[Records(stop_after)], **RUN)
-    assert part.interrupted
-    assert part.path is not None
-    resumed = agilerl.resume(part.path, env=Lottery, verbose=False)
-    for name in ("confirmed", "evaluation_env_steps", "best_fitness"):
-        assert resumed.result[name] == whole.result[name], name
-    for name, weight in whole.best.policy_state().items():
-        assert torch.equal(weight, resumed.best.policy_state()[name]), name
-    assert whole.path is not None
-    files = [path / "best/policy.safetensors" for path in (whole.path, part.path)]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert json.loads((part.path / "run.json").read_text())["result"]["confirmed"] == whole.result["confirmed"]
 
 
 class Member:
@@ -168,7 +138,6 @@ def test_of_equally_fit_agents_the_one_with_higher_training_returns_is_kept() ->
     ):
         best.offer(agent, fitness, None, generation)
     assert heard == ["lucky", "steady"]
-    assert best.kept is not None
     assert (best.agent.name, best.kept.fitness, best.kept.generation) == ("steady", 500.0, 3)
     best.offer(Member("confirmed", 100.0), 450.0, MeanReturn(470.0), 5)
     best.offer(Member("unconfirmed", 500.0), 450.0, None, 6)
@@ -193,7 +162,6 @@ def test_agents_that_evaluations_cannot_tell_apart_are_told_apart_by_training_re
     best.offer(Member("lucky", -862.0), -120.0, None, 0, error=20.0)
     best.offer(Member("other", score), fitness, None, 1, error)
     assert best.agent.name == ("other" if is_kept else "lucky")
-    assert best.kept is not None
     assert (best.kept.fitness, best.kept.error) == ((fitness, error) if is_kept else (-120.0, 20.0))
 
 
@@ -270,24 +238,6 @@ def test_who_is_fitter_after_a_target_was_missed_is_kept_and_who_missed_it_is_no
     assert heard[3:] == ["lucky"]
     best.confirm(lambda agent: MeanReturn({"lucky": -7.2}[agent.name]), anew=True)
     assert best.confirmed == -7.2
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("stop_after", [2, 4])
-def test_a_stopped_run_that_has_missed_its_target_goes_on_to_the_bit(stop_after: int, tmp_path: Path) -> None:
-    """Fitness of four episodes reaches 4 at times, the mean of 64 others never does."""
-    run = {**RUN, "eval_episodes": 4, "target_score": 4.0, "seed": 7}
-    records = Records()
-    whole = agilerl.train(Lottery, out=tmp_path / "whole", sinks=[records], **run)
-    assert any(value is not None for value in records.confirmed[:stop_after]), "missed before it is stopped"
-    part = agilerl.train(Lottery, out=tmp_path / "part", sinks=[Records(stop_after)], **run)
-    assert part.interrupted
-    assert part.path is not None
-    resumed = agilerl.resume(part.path, env=Lottery, verbose=False)
-    for name in ("confirmed", "evaluation_env_steps", "best_fitness", "best_member", "best_generation"):
-        assert resumed.result[name] == whole.result[name], name
-    for name, weight in whole.best.policy_state().items():
-        assert torch.equal(weight, resumed.best.policy_state()[name]), name
 
 
 def test_without_episodes_to_confirm_by_the_steady_one_stays() -> None:
@@ -374,7 +324,6 @@ def test_a_confirmation_of_a_barely_missed_target_ends_early_and_a_far_exceeded_
     tmp_path: Path,
 ) -> None:
     missed = agilerl.train(Lottery, out=tmp_path / "missed", **TRIES, target_score=3.0)
-    assert missed.path is not None
     tried = [int(count) for _, _, count in confirmations_of(missed.path)]
     assert set(tried) <= {16, 32, 48, 64}  # in batches of 16
     assert len(tried) > 4
@@ -387,18 +336,42 @@ def test_a_confirmation_of_a_barely_missed_target_ends_early_and_a_far_exceeded_
     assert (reached.result["confirmations"], reached.result["confirmation_episodes"]) == (1, 64)
 
 
-@pytest.mark.parametrize("stop_after", [2, pytest.param(6, marks=pytest.mark.slow)])
-def test_a_resumed_run_repeats_its_confirmations(stop_after: int, tmp_path: Path) -> None:
-    whole = agilerl.train(Lottery, out=tmp_path / "whole", **TRIES, target_score=3.0)
-    part = agilerl.train(Lottery, out=tmp_path / "part", sinks=[Records(stop_after)], **TRIES, target_score=3.0)
+STOPPED: dict[str, dict[str, Any]] = {
+    "without a target": RUN,
+    # Fitness of four episodes reaches 4 at times, the mean of 64 others never does.
+    "a target that was missed": {**RUN, "eval_episodes": 4, "target_score": 4.0, "seed": 7},
+    "several tries": {**TRIES, "target_score": 3.0},
+}
+ENDS = [("without a target", 3), ("several tries", 2)]
+SLOW_ENDS = [("without a target", 6), ("several tries", 6), ("a target that was missed", 4)]
+
+
+@pytest.mark.parametrize(
+    ("case", "stop_after"),
+    [
+        *ENDS,
+        pytest.param("a target that was missed", 2, marks=pytest.mark.thorough),
+        *(pytest.param(*end, marks=pytest.mark.slow) for end in SLOW_ENDS),
+    ],
+)
+def test_a_stopped_run_confirms_the_same_best_to_the_bit(case: str, stop_after: int, tmp_path: Path) -> None:
+    run, records = STOPPED[case], Kept()
+    whole = agilerl.train(Lottery, out=tmp_path / "whole", sinks=[records], **run)
+    if case == "a target that was missed":
+        assert any(value is not None for value in confirmed_of(records)[:stop_after]), "missed before it is stopped"
+    part = agilerl.train(Lottery, out=tmp_path / "part", sinks=[Kept(stop_after)], **run)
     assert part.interrupted
-    assert whole.path is not None
-    assert part.path is not None
     resumed = agilerl.resume(part.path, env=Lottery, verbose=False)
-    assert confirmations_of(part.path) == confirmations_of(whole.path)
-    for name in ("confirmations", "confirmation_episodes", "confirmed", "evaluation_env_steps", "stopped"):
-        assert resumed.result[name] == whole.result[name]
+    assert {k: v for k, v in resumed.result.items() if "seconds" not in k} == {
+        k: v for k, v in whole.result.items() if "seconds" not in k
+    }
     assert resumed.history == whole.history
+    assert confirmations_of(part.path) == confirmations_of(whole.path)
+    for name, weight in whole.best.policy_state().items():
+        assert torch.equal(weight, resumed.best.policy_state()[name]), name
+    files = [path / "best/policy.safetensors" for path in (whole.path, part.path)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert json.loads((part.path / "run.json").read_text())["result"]["confirmed"] == whole.result["confirmed"]
 
 
 def candidate_of(

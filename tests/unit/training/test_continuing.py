@@ -41,7 +41,6 @@ def weights(agent: Any) -> dict[str, torch.Tensor]:
 
 
 def test_a_loaded_run_has_the_members_of_its_newest_checkpoint(old: agilerl.Run) -> None:
-    assert old.path is not None
     loaded = agilerl.load(old.path)
     assert [agent.index for agent in loaded.population] == [agent.index for agent in old.population]
     for mine, theirs in zip(loaded.population, old.population, strict=True):
@@ -124,11 +123,9 @@ def test_agents_that_do_not_fit_are_refused_by_name() -> None:
 
 
 def test_the_new_run_names_its_parent_and_every_founder_its_own(old: agilerl.Run, tmp_path: Path) -> None:
-    assert old.path is not None
     run = agilerl.train(
         "CartPole-v1", agents=old.path, steps=200, lr=5e-4, out=tmp_path, verbose=False, evolution=False
     )
-    assert run.path is not None
     facts = json.loads((run.path / "run.json").read_text())
     ids = [agent.index for agent in old.population]
     assert facts["parent"] == {"run": str(old.path), "members": ids}
@@ -144,7 +141,6 @@ def test_a_list_of_agents_is_the_population_and_keeps_its_hyperparameters(tmp_pa
     run = agilerl.train("CartPole-v1", agents=agents, steps=200, evo_steps=200, eval_episodes=1, out=tmp_path,
                         verbose=False, evolution=False)  # fmt: skip
     assert [(agent.index, agent.lr) for agent in run.population] == [(0, 3e-3), (1, 4e-3)]
-    assert run.path is not None
     parent = json.loads((run.path / "run.json").read_text())["parent"]
     assert parent == {"run": None, "members": [7, 8]}
     assert run.lineage[1].path == "agents that were handed over, member 8"
@@ -152,7 +148,6 @@ def test_a_list_of_agents_is_the_population_and_keeps_its_hyperparameters(tmp_pa
 
 
 def test_the_command_begins_a_new_run_and_leaves_the_old_one_as_it_is(old: agilerl.Run, tmp_path: Path) -> None:
-    assert old.path is not None
     before = {path: path.read_bytes() for path in old.path.rglob("*") if path.is_file()}
     sets = ["--set", "batch_size=16", "--set", "eps_start=0.1"]
     arguments = [
@@ -175,7 +170,7 @@ def test_the_command_begins_a_new_run_and_leaves_the_old_one_as_it_is(old: agile
 
 
 def test_a_network_is_the_agents_own(old: agilerl.Run, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="network settings do not apply to agents"):
+    with pytest.raises(ConfigError, match="network settings are not for agents"):
         agilerl.train("CartPole-v1", agents=old, latent_dim=32, out=tmp_path, verbose=False)
     with pytest.raises(AlgorithmError, match="the agents are DQN, the new run trains RainbowDQN"):
         agilerl.train("CartPole-v1", "RainbowDQN", agents=old.population, out=None, verbose=False)
@@ -183,7 +178,6 @@ def test_a_network_is_the_agents_own(old: agilerl.Run, tmp_path: Path) -> None:
 
 def test_a_continued_run_is_resumed_from_its_own_checkpoint_or_not_at_all(old: agilerl.Run, tmp_path: Path) -> None:
     run = agilerl.train("CartPole-v1", agents=old, steps=200, out=tmp_path, verbose=False)
-    assert run.path is not None
     again = agilerl.resume(run.path, steps=400, verbose=False)
     assert again.result["env_steps_member"] == 400
     assert json.loads((run.path / "run.json").read_text())["parent"]["run"] == str(old.path)

@@ -31,7 +31,6 @@ def command(*arguments: Any) -> Any:
 
 def test_a_run_goes_on_past_its_target_and_its_configuration_is_no_damage(tmp_path: Path) -> None:
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, target_score=1.0, **SHORT)
-    assert run.path is not None
     assert (run.result["stopped"], run.result["env_steps_member"]) == ("target", 8)
     more = ("-q", "--test-episodes", 0)
     still = command("resume", run.path, "--steps", 32, "--test-episodes", 0)
@@ -60,7 +59,6 @@ def test_what_the_agents_were_made_with_is_not_changed_by_going_on() -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_folder_without_rights_is_one_line(tmp_path: Path) -> None:
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
-    assert run.path is not None
     run.path.chmod(0o500)
     result = command("resume", run.path)
     run.path.chmod(0o700)
@@ -70,7 +68,6 @@ def test_a_folder_without_rights_is_one_line(tmp_path: Path) -> None:
 
 def test_errors_of_the_system_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
-    assert run.path is not None
 
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device", str(run.path))
@@ -107,7 +104,7 @@ def test_modules_of_the_current_folder_are_found_when_code_is_allowed(
     assert "# PPO on FromHere-v0" in result.stdout
     assert str(tmp_path) not in sys.path
     absent = command("train", "not_here:FromHere-v0", "--allow-code", "--dry-run")
-    assert "fix: run in the folder of not_here.py, or set PYTHONPATH." in absent.stderr
+    assert "fix: set PYTHONPATH." in absent.stderr
 
 
 @pytest.mark.parametrize(
@@ -140,7 +137,6 @@ def test_a_file_with_five_mistakes_reports_all() -> None:
 
 def test_the_test_of_an_agent_that_trains_on_is_dropped(tmp_path: Path) -> None:
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
-    assert run.path is not None
     directory = RunDirectory(run.path)
     test = {"mean": 1.0, "iqm": 1.0, "ci95": [1.0, 1.0], "returns": [1.0], "episodes": 1}
     directory.update(result={"test": test})
@@ -155,7 +151,6 @@ def test_a_run_that_has_made_its_steps_makes_no_more(tmp_path: Path) -> None:
     """`stop_after` ends it at 24 of 64 steps; another budget goes on."""
     limits = {"training.max_steps": 64, "training.stop_after": 24}
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **{**SHORT, "steps": None, **limits})
-    assert run.path is not None
     counts = ("generations", "env_steps_member", "stopped")
     ended = [run.result[name] for name in counts]
     assert ended == [3, 24, "minutes"]
@@ -168,7 +163,6 @@ def test_a_run_that_has_made_its_steps_makes_no_more(tmp_path: Path) -> None:
 
 def test_a_scale_of_rewards_may_begin_in_a_resumed_run(tmp_path: Path) -> None:
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
-    assert run.path is not None
     with pytest.warns(AgileRLWarning, match="normalize_rewards False -> True"):
         resume_training(run.path, steps=32, settings=["training.normalize_rewards=true"], verbose=False)
     assert load_manifest(run.path / "config.yaml").training.normalize_rewards
@@ -211,7 +205,6 @@ def test_settings_of_a_resume_that_is_interrupted_at_once_are_kept(
 def test_a_run_whose_time_was_up_and_that_goes_on_is_not_replayed(tmp_path: Path) -> None:
     """Its last generation before was a shorter one."""
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
-    assert run.path is not None
     timed = apply_overrides(load_manifest(run.path / "config.yaml"), {"training.stop_after": 24})
     (run.path / "config.yaml").write_text(dump_yaml(timed), encoding="utf-8")  # as a run in minutes writes it
     agilerl.resume(run.path, verbose=False)

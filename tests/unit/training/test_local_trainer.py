@@ -45,7 +45,6 @@ def test_a_name_and_sections_train(tmp_path: Path) -> None:
     assert trainer.run is None
     population, fitnesses = trainer.train(save_elite=True, elite_path=tmp_path / "elite.pt", seed=3, **QUIET)
     assert [len(population), *map(len, fitnesses)] == [3, 3, 3]
-    assert trainer.run is not None
     manifest = trainer.run.manifest
     assert (manifest.training.seed, manifest.replay_buffer.max_size) == (3, 500)
     assert find_algorithm("DQN").load(tmp_path / "elite.pt").algo == "DQN"
@@ -83,7 +82,6 @@ def test_checkpoints_are_those_of_the_run_directory(tmp_path: Path, monkeypatch:
         trainer.train(checkpoint=100, **QUIET)
     with pytest.warns(AgileRLWarning, match="checkpoint and checkpoint_path are ignored: the run directory in"):
         trainer.train(checkpoint=100, checkpoint_path="x.pt", **{**QUIET, "out": tmp_path})
-    assert trainer.run is not None
     assert trainer.run.path is not None
     assert agilerl.resume(trainer.run.path, steps=300, verbose=False).result["env_steps_member"] == 300
 
@@ -133,7 +131,7 @@ def test_names_are_checked_at_once_and_accelerators_are_of_the_functions() -> No
 
 @pytest.mark.parametrize("name", ["LocalTrainer", "local_trainer"])
 def test_a_trainer_is_no_algorithm_and_the_error_imports_it(name: str) -> None:
-    fix = r"LocalTrainer is a class that trains, and no algorithm. fix: from agilerl.trainer import LocalTrainer\.$"
+    fix = r"LocalTrainer is no algorithm. fix: from agilerl.trainer import LocalTrainer\.$"
     with pytest.raises(AlgorithmError, match=fix):
         find_algorithm(name)
 
@@ -160,9 +158,7 @@ def test_recurrent_ppo_is_ppo_with_memory_under_its_own_name(tmp_path: Path) -> 
 
 def test_recurrent_ppo_without_a_memory_is_ppo(tmp_path: Path) -> None:
     space, actions = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
-    with pytest.raises(
-        ConfigError, match=r"^RecurrentPPO is PPO with a recurrent encoder; got recurrent=False. fix: PPO\."
-    ):
+    with pytest.raises(ConfigError, match=r"^RecurrentPPO is recurrent PPO; got recurrent=False. fix: PPO\."):
         RecurrentPPO(space, actions, recurrent=False)
     with pytest.raises(ConfigError, match=r"fix: PPO\."):
         agilerl.train("CartPole-v1", "RecurrentPPO", recurrent=False, out=tmp_path, verbose=False)
@@ -174,7 +170,6 @@ def test_recurrent_ppo_trains_is_resumed_and_loaded(tmp_path: Path) -> None:
     small = {"network.encoder": {"hidden_state_size": 8, "num_layers": 1}, "network.latent_dim": 8, "learn_step": 64,
              "evo_steps": 128, "eval_episodes": 1, "eval_steps": 10, "update_epochs": 1}  # fmt: skip
     run = agilerl.train("CartPole-v1", "RecurrentPPO", population=2, steps=128, **QUIET | {"out": tmp_path}, **small)
-    assert run.path is not None
     assert "recurrentppo" in run.path.name
     again = agilerl.resume(run.path, steps=256, verbose=False)
     assert len(again.history) == 2

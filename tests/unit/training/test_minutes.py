@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from small_envs import Episodes
 from typer.testing import CliRunner
 
 import agilerl
@@ -155,20 +156,13 @@ def test_evaluation_is_bounded_where_episodes_are_long() -> None:
     assert shares[1] > 2.0
 
 
-class Long(gym.Env[Any, Any]):
+class Long(Episodes):
     """Episodes of 250 steps."""
 
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
+    length, is_cut = 250, True
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.made = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.made += 1
-        return np.zeros(2, np.float32), float(action), False, self.made >= 250, {}
+    def reward(self, action: Any) -> float:
+        return float(action)
 
 
 def test_the_time_that_is_left_is_that_of_the_nearer_limit() -> None:
@@ -502,6 +496,5 @@ def test_random_play_takes_little_of_a_budget_in_minutes(monkeypatch: pytest.Mon
     }
     assert {seconds: len(score.returns) for seconds, score in played.items() if score} == {1e-9: 2, 1e9: 20}
     whole = random_play(env, agent, options, 4, 0).score
-    assert whole is not None
     assert whole.returns[:2] == played[1e-9].returns  # type: ignore[union-attr]
     env.close()

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from small_envs import Episodes
 
 import agilerl
 from agilerl.algorithms import PPO
@@ -33,27 +34,21 @@ STUCK: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Far(gym.Env[np.ndarray, np.ndarray]):
+class Far(Episodes):
     """A line on which the goal is 18 steps of length 1 away, and each step costs a little. Forty steps of independent
     noise of deviation 0.6 lead 3.8 away in the root mean square."""
 
     observation_space = gym.spaces.Box(-2, 2, (2,))
     action_space = gym.spaces.Box(-1, 1, (1,))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place, self.steps = 0.0, 0
-        return self._seen(), {}
+    def observe(self) -> np.ndarray:
+        self.place = self.place if self.age else 0.0
+        return np.array([self.place / 18, self.age / 40], np.float32)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.place, self.steps = self.place + float(action[0]), self.steps + 1
+        self.place, self.age = self.place + float(action[0]), self.age + 1
         is_there = abs(self.place) >= 18
-        return self._seen(), float(is_there) - 0.001 * float(action[0]) ** 2, is_there, self.steps >= 40, {}
-
-    def _seen(self) -> np.ndarray:
-        return np.array([self.place / 18, self.steps / 40], np.float32)
+        return self.observe(), float(is_there) - 0.001 * float(action[0]) ** 2, is_there, self.age >= 40, {}
 
 
 def agent(kept: float, space: gym.Space[Any] = BOX) -> PPO:

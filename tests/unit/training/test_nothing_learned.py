@@ -124,19 +124,6 @@ def test_weights_that_change_in_a_later_generation_have_changed_in_a_resumed_run
     assert "unchanged" not in second.result
 
 
-def test_a_rollout_longer_than_the_budget_is_said() -> None:
-    notes: list[str] = []
-
-    class Notes(BaseSink):
-        def start(self, plan: Any, founders: Any) -> None:
-            notes.extend(plan.notes)
-
-    for learn_step in (64, 128):
-        agilerl.train("CartPole-v1", out=None, sinks=[Notes()], **{**GIVEN, "algo": "PPO", "learn_step": learn_step})
-    (said,) = [note for note in notes if "budget" in note]
-    assert said == "a member learns from whole rollouts of 128 steps: the budget of 64 steps ends at 128 or later"
-
-
 @pytest.mark.parametrize(("algo", "env"), [("PPO", "CartPole-v1"), ("IPPO", "mpe2.simple_spread_v3")])
 def test_rollouts_of_one_step_are_warned_of(algo: str, env: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agilerl.errors._warned", set())

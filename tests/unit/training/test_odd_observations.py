@@ -5,35 +5,35 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from small_envs import Episodes
 
 import agilerl
 from agilerl.algorithms import find_algorithm
 from agilerl.errors import ConfigError
 
 
-class FirstBit(gym.Env[Any, Any]):
+class FirstBit(Episodes):
     """A reward of 1 for saying whether the first entry of the observation is above a half; ten steps."""
 
-    action_space = spaces.Discrete(2)
+    length = 10
 
     def __init__(self, space: Any) -> None:
         self.observation_space = space
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
         if seed is not None:
             self.observation_space.seed(seed)
-        self.time, self.seen = 0, self.observation_space.sample()
-        return self.seen, {}
+        return super().reset(seed=seed)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = float(action == int(np.ravel(self.seen)[0] > 0.5))
-        self.time, self.seen = self.time + 1, self.observation_space.sample()
-        return self.seen, reward, self.time >= 10, False, {}
+    def observe(self) -> Any:
+        self.seen = self.observation_space.sample()
+        return self.seen
+
+    def reward(self, action: Any) -> float:
+        return float(action == int(np.ravel(self.seen)[0] > 0.5))
 
 
 def train(space: Any, algo: str | None = None, steps: int = 300, **more: Any) -> Any:

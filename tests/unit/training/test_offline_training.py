@@ -14,7 +14,6 @@ from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedR
 from agilerl.errors import AlgorithmError, ConfigError, RunError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import create_population, make_vect_envs
 
@@ -79,12 +78,6 @@ def test_the_masks_of_the_data_reach_the_updates_of_every_learner() -> None:
     assert any(not np.allclose(one, other, atol=1e-4) for one, other in zip(fused, without, strict=True))
 
 
-def test_the_same_seed_gives_the_same_agents_and_fused_equals_sequential() -> None:
-    first, again, apart = (weights(train(learner=how)[0]) for how in ("fused", "fused", "sequential"))
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(first, apart, strict=True))
-
-
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
 def test_the_memory_grows_to_hold_the_whole_data_set(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
     memory = kind(50)
@@ -111,18 +104,6 @@ def test_rewards_are_learned_as_they_are_and_ends_are_kept() -> None:
     assert np.array_equal(rows["done"].numpy().astype(bool), given["terminals"][:kept])
 
 
-def test_training_in_the_environment_goes_on_where_the_data_ended() -> None:
-    memory = ReplayBuffer(1_000)
-    population, _ = train(memory=memory)
-    rows = len(memory)
-    env = make_vect_envs("CartPole-v1", num_envs=2)
-    trained, _ = train_off_policy(
-        env, "CartPole-v1", "CQN", population, memory, max_steps=40, evo_steps=10, verbose=False, seed=4
-    )
-    assert [agent.steps[-1] for agent in trained] == [40, 40]
-    assert len(memory) == rows + 2 * 10
-
-
 @pytest.mark.filterwarnings("ignore:the run goes on with other settings")
 @pytest.mark.parametrize("learner", ["fused", "sequential"])
 def test_a_stopped_and_resumed_run_is_the_run_that_never_stopped(learner: str, tmp_path: Path) -> None:
@@ -135,7 +116,7 @@ def test_a_stopped_and_resumed_run_is_the_run_that_never_stopped(learner: str, t
 
 def test_a_run_goes_on_with_the_data_that_it_began_with_alone(tmp_path: Path) -> None:
     train(resume=tmp_path, max_steps=20)
-    with pytest.raises(RunError, match=r"learned from other data: .* fix: the same data set"):
+    with pytest.raises(RunError, match=r"learned from .* fix: the same data"):
         train(data(seed=9), resume=tmp_path, max_steps=40)
 
 
@@ -144,7 +125,6 @@ def test_a_run_says_which_data_it_learned_from_and_keeps_no_copy(tmp_path: Path)
     np.savez(path, **data())
     short: dict[str, Any] = {"evo_steps": 10, "eval_episodes": 2, "eval_steps": 5, "confirm_episodes": 0}
     run = agilerl.train("CartPole-v1", "CQN", steps=10, out=tmp_path, verbose=False, dataset=str(path), **short)
-    assert run.path is not None
     assert str(path) in (run.path / "run.json").read_text()
     assert not list(run.path.glob("replay/*/*"))
 

@@ -59,13 +59,6 @@ def trained(agents: list[Any] | None = None, **more: Any) -> tuple[list[Any], li
     return train_off_policy(env, "CartPole-v1", None, agents, ReplayBuffer(max_size=200), **budget, **more)
 
 
-@pytest.mark.parametrize("evolution", [{}, EVOLUTION], ids=["alone", "evolved"])
-def test_an_agent_that_subclasses_nothing_trains(evolution: dict[str, Any]) -> None:
-    agents, fitness = trained(**evolution)
-    assert all(agent.learned > 0 for agent in agents)
-    assert np.shape(fitness)[-1] == 2
-
-
 @pytest.mark.parametrize("name", ["index", "steps", "scores", "fitness", "algo"])
 def test_an_attribute_that_an_agent_lacks_is_named(name: str) -> None:
     with pytest.raises(AlgorithmError, match=name) as caught:

@@ -139,7 +139,7 @@ def test_vllm_writes_where_it_is_asked_for(algo: str, monkeypatch: pytest.Monkey
     assert (arguments["gpu_memory_utilization"], arguments["model"]) == (0.3, str(folder()))
     with pytest.raises(ConfigError, match=r"unknown field of vllm_config 'max_seqs'\. Did you mean 'max_num_seqs'\?"):
         make(algo, vllm_config={"max_seqs": 3})
-    with pytest.raises(ConfigError, match="vllm_config must be a VLLMConfig or a mapping; got int"):
+    with pytest.raises(ConfigError, match="vllm_config is a VLLMConfig or mapping; got int"):
         make(algo, vllm_config=3)
 
 

@@ -129,7 +129,6 @@ def test_it_stands_in_the_plan_the_record_the_report_and_the_closing_words(
 ) -> None:
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, seed=5, **SMALL)
     assert str(run.random_play) in capsys.readouterr().out.splitlines()
-    assert run.path is not None
     facts = json.loads((run.path / "run.json").read_text())
     assert facts["random_play"] == run.random_play.as_dict()
     assert 10 < facts["random_play"]["mean"] < 40, "CartPole falls after about 22 steps"
@@ -148,7 +147,6 @@ def test_it_stands_in_the_plan_the_record_the_report_and_the_closing_words(
 
 def test_an_environment_that_was_handed_over_is_not_stepped_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     run = agilerl.train(Sum(spaces.Discrete(2)), "PPO", out=None, learn_step=32, **{**SMALL, "num_envs": 1})
-    assert run.random_play is not None
     assert run.random_play.score is None
     assert "random play: not measured (the environment was handed over as an object" in capsys.readouterr().out
     assert "random play" not in run.in_words()
@@ -188,12 +186,10 @@ class Duel(Meeting):
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_a_game_of_two_whose_returns_sum_to_zero_is_told_of_self_play(sign: float) -> None:
     run = agilerl.train(lambda: Duel(sign), "IPPO", out=None, verbose=False, seed=1, learn_step=32, **SMALL)
-    assert run.random_play is not None
     assert run.random_play.is_zero_sum == (sign < 0)
     assert ("--opponents self" in run.in_words()) == (sign < 0)
     if sign > 0:
         return
-    assert run.random_play.score is not None
     assert set(run.random_play.score.returns) == {0.0}
     against = agilerl.train(
         lambda: Duel(sign), "IPPO", out=None, verbose=False, seed=1, learn_step=32, opponents="self", **SMALL

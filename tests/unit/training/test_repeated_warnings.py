@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from small_envs import Episodes
 
 import agilerl
 from agilerl.errors import AgileRLWarning, others_warn_once
 
 
-class Float64Bounds(gym.Env[np.ndarray, int]):
-    action_space = gym.spaces.Discrete(2)
-
+class Float64Bounds(Episodes):
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(np.full(2, -np.pi), np.full(2, np.pi), dtype=np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.zeros(2, np.float32), 1.0, True, False, {}
 
 
 def test_a_warning_of_gymnasium_is_shown_once_in_a_run() -> None:

@@ -92,20 +92,11 @@ def test_a_second_worker_makes_no_difference(case: str, inline: Any) -> None:
     assert digest(trained(case, shards=2, workers=2)) == digest(trained(case, shards=2))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_a_third_worker_makes_no_difference_and_shards_do(case: str, inline: Any) -> None:
-    alone = digest(trained(case, shards=2))
-    assert digest(trained(case, shards=2, workers=3)) == alone
-    assert digest(trained(case, shards=1)) != alone
-
-
 @pytest.mark.thorough
 def test_shards_with_a_replay_of_their_own_have_one_result(inline: Any, tmp_path: Path) -> None:
     alone = trained("dqn", shards=2, share="shard", out=tmp_path)
     assert digest(trained("dqn", shards=2, workers=2, share="shard")) == digest(alone)
     assert digest(trained("dqn", shards=2)) != digest(alone)
-    assert alone.path is not None
     assert sorted(path.name for path in (alone.path / "replay").iterdir()) == ["memory", "memory-1"]
 
 
@@ -217,10 +208,13 @@ def test_three_lost_workers_end_the_run_with_the_shard_and_the_seed(inline: Any)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shards": 5}, r"training\.shards=5 is more than the population's 4 members.*fix: shards=4, or"),
-        ({"shards": 2, "workers": 0}, r"workers must be a number of processes from 1 on, or 'auto'; got 0"),
-        ({"shards": 2, "workers": "two"}, r"workers must be a number .* got 'two'\. fix: workers='auto'"),
-        ({"shards": 2, "carry_envs": True}, r"carry_envs=True continues episodes in lanes .*fix: shards=1, or"),
+        ({"shards": 5}, r"training\.shards=5 needs a member .*fix: training\.pop_size=5, or"),
+        ({"shards": 2, "workers": 0}, r"workers must be at least 1, or 'auto'; got 0"),
+        ({"shards": 2, "workers": "two"}, r"workers must be at least 1.* got 'two'\. fix: workers='auto'"),
+        (
+            {"shards": 2, "carry_envs": True},
+            r"carry_envs=true continues episodes in lanes .*fix: training\.shards=1",
+        ),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
@@ -238,26 +232,6 @@ def test_agents_with_state_that_cannot_travel_are_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"Talking\.told \(object\) would stay behind\. fix: plain data"):
         trained("dqn", shards=2, algo=Talking)
-
-
-def test_rows_of_all_shards_are_in_the_replay_in_their_order() -> None:
-    """Two shards, one generation: the memory holds the rows of the first one, then those of the second."""
-    from agilerl.components.replay_buffer import ReplayBuffer
-
-    whole, copies = ReplayBuffer(max_size=10), [ReplayBuffer(max_size=10) for _ in range(2)]
-    rng = np.random.default_rng(0)
-    rows = [(rng.normal(size=(4, 3)), np.arange(4), np.ones(4), rng.normal(size=(4, 3)), np.zeros(4)) for _ in range(2)]
-    written = []
-    for copy, each in zip(copies, rows, strict=True):
-        copy.savepoint()
-        copy.write(*each)
-        written.append(copy.written())
-        copy.rollback()
-        whole.write(*each)
-    for copy in copies:
-        for part in written:
-            copy.write_rows(part)
-        assert encode_tree(copy.state()) == encode_tree(whole.state())
 
 
 def test_states_of_agents_that_a_worker_lets_go_of_are_in_every_job() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inline_workers import InlineWorkers
+from unit.training.test_shards import digest
 
 import agilerl
-from agilerl.core.checkpoint import encode_tree
 from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import ReasoningGym
@@ -21,13 +20,6 @@ SUMS = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b 
 
 def reward(completion: str, answer: Any, question: str) -> float:
     return completion.count("7") / 4
-
-
-def digest(run: agilerl.Run) -> str:
-    total = hashlib.sha256(repr((run.history, run.lineage)).encode())
-    for agent in run.population:
-        total.update(encode_tree(agent.run_state()))
-    return total.hexdigest()
 
 
 @pytest.mark.thorough

@@ -359,7 +359,6 @@ def test_an_environment_is_tried_once_for_all_that_follows_from_its_cost(
     manifest, _ = starting_manifest("Simulated-v0", None, None, minutes=1.0, trials=trials)
     assert (manifest.environment.num_envs, manifest.training.pop_size) == (1, 4)
     cost = step_cost.cost_of(manifest, None, 1.0, trials)
-    assert cost is not None
     assert cost.start == 3.0
     assert names == ["Simulated-v0"]
     other = apply_overrides(manifest, {"environment.kwargs": {"size": 2}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import multiprocessing
 import sys
@@ -16,30 +15,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
+from sinks import Kept
 
 from agilerl import errors
 from agilerl.algorithms.dqn import DQN
-from agilerl.collect.evaluator import Evaluator
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.core.options import LoopOptions
-from agilerl.engine.choose import choose
-from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLWarning, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_off_policy import train_off_policy
-from agilerl.utils.utils import create_population, make_vect_envs
+from agilerl.utils.utils import make_vect_envs
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
-
-PUBLISHED = (
-    "env env_name algo pop memory INIT_HP=None MUT_P=None swap_channels=False max_steps=1000000 evo_steps=10000 "
-    "eval_steps=None eval_loop=1 learning_delay=0 eps_start=1.0 eps_end=0.1 eps_decay=0.995 target=None n_step=False "
-    "per=False n_step_memory=None tournament=None mutation=None checkpoint=None checkpoint_path=None "
-    "overwrite_checkpoints=False save_elite=False elite_path=None wb=False verbose=True accelerator=None "
-    "wandb_api_key=None wandb_kwargs=None"
-)
-OPTIONAL_HERE = ("algo", "pop", "memory")  # seeds call it without `algo`; the two after it then need a default too
 
 
 class Counting(gym.Env[np.ndarray, int]):
@@ -61,26 +48,6 @@ class Counting(gym.Env[np.ndarray, int]):
 
     def close(self) -> None:
         self.closed += 1
-
-
-class Recorder:
-    """A sink that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-        self.plan: Any = None
-
-    def start(self, plan: Any, founders: Any) -> None:
-        self.plan = plan
-
-    def progress(self, env_steps: int, seconds: float) -> None: ...
-
-    def generation(self, record: Any) -> None:
-        self.records.append(record)
-
-    def message(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def population(size: int = 2, **options: Any) -> list[DQN]:
@@ -107,18 +74,6 @@ def updates(agent: DQN) -> int:
 
 
 # --- interface
-
-
-def test_the_signature_is_the_published_one_and_everything_new_is_keyword_only() -> None:
-    parameters = inspect.signature(train_off_policy).parameters.values()
-    published = [p for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    shown = [p.name if p.name in OPTIONAL_HERE or p.default is p.empty else f"{p.name}={p.default}" for p in published]
-    assert " ".join(shown) == PUBLISHED
-    assert [p.default for p in published if p.name in OPTIONAL_HERE] == [None, None, None]
-    rest = [p for p in parameters if p not in published]
-    assert {p.kind for p in rest} == {inspect.Parameter.KEYWORD_ONLY}
-    assert "seed" in {p.name for p in rest}
-    assert all(p.default is not p.empty for p in rest)
 
 
 def test_verbose_false_prints_nothing_at_all(capfd: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +124,7 @@ def test_any_environment_trains_and_is_never_closed(kind: str) -> None:
     closed: list[int] = []
     if kind != "single":
         env.close = lambda **_: closed.append(1)
-    recorder = Recorder()
+    recorder = Kept()
     pop, fitness = train(env, sinks=[recorder], max_steps=60, evo_steps=30)
     assert not closed
     assert sum(e.closed for e in made) == 0
@@ -193,7 +148,7 @@ def test_worker_processes_made_for_the_run_are_gone_afterwards() -> None:
 
 def test_evo_steps_need_not_be_a_multiple_of_num_envs_and_the_counts_say_what_ran() -> None:
     memory = ReplayBuffer(max_size=1000)
-    recorder = Recorder()
+    recorder = Kept()
     pop, fitness = train(evo_steps=30, max_steps=60, memory=memory, sinks=[recorder])  # 7 vector steps of 4: 28 steps
     assert [a.steps for a in pop] == [[28, 56, 60, 60]] * 2, "three generations, the last one as long as what is left"
     assert len(fitness) == 3
@@ -206,7 +161,7 @@ def test_evo_steps_need_not_be_a_multiple_of_num_envs_and_the_counts_say_what_ra
 
 def test_exploration_decays_per_vector_step_and_a_generation_starts_where_the_last_one_ended() -> None:
     for lockstep in (True, False):
-        recorder = Recorder()
+        recorder = Kept()
         train(eps_start=0.9, eps_end=0.5, eps_decay=0.97, sinks=[recorder], lockstep=lockstep)
         # 10 vector steps a generation; every member of a generation begins with the same epsilon
         assert [r.epsilon for r in recorder.records] == pytest.approx([0.9 * 0.97**10, max(0.5, 0.9 * 0.97**20)])
@@ -226,7 +181,7 @@ def test_members_of_different_batch_size_and_learn_step_train_by_their_own(learn
     pop = population(3)
     for agent, size, step in zip(pop, (4, 8, 16), (1, 2, 8), strict=True):
         agent.batch_size, agent.learn_step = size, step
-    recorder = Recorder()
+    recorder = Kept()
     pop, _ = train(pop=pop, learner=learner, evo_steps=80, sinks=[recorder])
     # In lockstep 12 rows arrive in each of the 20 vector steps. Member 2 needs 16 of them, so at the first vector step
     # it cannot learn yet: 9 of the 10 updates that its interval of 8 // 4 = 2 vector steps gives.
@@ -425,24 +380,3 @@ def test_the_elite_of_agents_that_cannot_be_cloned_is_the_fittest_not_the_first(
     train_off_policy(DuckEnv(2), "duck", None, pop, ReplayBuffer(100), max_steps=20, evo_steps=20, eval_steps=10,
                      save_elite=True, elite_path=str(tmp_path / "e"), verbose=False)  # fmt: skip
     assert (tmp_path / "e.pt").read_text() == "0"
-
-
-def test_one_generation_of_the_whole_budget_checkpoints(tmp_path: Path) -> None:
-    trained, fitness = train(max_steps=50, evo_steps=50, env=Counting(), checkpoint=50,
-                             checkpoint_path=str(tmp_path / "c"), **evolution())  # fmt: skip
-    assert len(fitness) == 1
-    assert len(list(tmp_path.iterdir())) == 2
-    assert [a.steps[-1] for a in trained] == [50, 50]
-
-
-@pytest.mark.parametrize("members", [1, 2, 3, 5])
-def test_any_number_of_members_is_evaluated_on_lanes_of_any_number(members: int) -> None:
-    env = make_vect_envs("CartPole-v1", num_envs=8)
-    population = create_population(
-        "DQN", {}, observation_space=env.single_observation_space, action_space=env.single_action_space,
-        population_size=members, seed=0,
-    )  # fmt: skip
-    evaluator = Evaluator(env, LoopOptions(eval_episodes=3, eval_steps=20), seed=0)
-    together = evaluator.population(Learner(population, choose(population, "sequential")), 0)
-    alone = [evaluator.population(Learner([agent], choose([agent], "sequential")), 0)[0] for agent in population]
-    assert together == alone

@@ -18,8 +18,6 @@ from agilerl.components.replay_buffer import (
 )
 from agilerl.config import apply_overrides, preset_for
 from agilerl.errors import ConfigError
-from agilerl.hpo.mutation import Mutations
-from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 
@@ -88,23 +86,6 @@ def test_one_buffer_or_two_side_by_side_hold_and_teach_the_same() -> None:
     assert torch.equal(first["action"], whole["action"])
     assert set(whole["reward"].unique().tolist()) > {1.0}  # CartPole pays 1 a step: sums of up to three
     assert set(first["reward"].tolist()) == {1.0}
-
-
-def test_priorities_follow_the_errors_of_what_was_learned() -> None:
-    memory = PrioritizedReplayBuffer(SIZE)
-    train(memory, per=True)
-    scaled = memory.weights(np.arange(len(memory)), 1.0)
-    assert len(np.unique(scaled)) > len(memory) // 3
-
-
-def test_a_population_evolves_on_prioritised_n_step_replay() -> None:
-    make, arguments = KINDS["both side by side"]
-    evolution = {
-        "tournament": TournamentSelection(2, True, 2, seed=0),
-        "mutation": Mutations(0, 1, 0.5, 1, 1, 1, rand_seed=0),
-    }
-    trained = train(**make(), **arguments, **evolution)
-    assert all(np.isfinite(weights([agent]).numpy()).all() for agent in trained)
 
 
 @pytest.mark.parametrize(

@@ -410,7 +410,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"action": "remove", "member": 999}, "member 999 is not in the population"),
     ({"action": "set", "name": "lrr", "value": 1}, "unknown mutable hyperparameter of this run 'lrr'"),
     ({"action": "stop", "path": "/"}, "unknown entry of a request 'path'"),
-    ({}, "a mapping with an action"),
+    ({}, "a request has an action"),
     ([1], "a request is an object"),
 ]
 

@@ -25,7 +25,10 @@ from agilerl.workers.executor import Reply
 from agilerl.workers.local import LocalWorkers
 from agilerl.workers.main import Report
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes by /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes by /proc"),
+    pytest.mark.usefixtures("new_interpreters"),
+]
 
 
 @pytest.fixture

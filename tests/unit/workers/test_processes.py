@@ -17,6 +17,7 @@ import worked_functions as work
 from agilerl.core.threads import available_cores
 from agilerl.workers.processes import RETRIES, Ended, Processes, count_of
 
+pytestmark = pytest.mark.usefixtures("new_interpreters")
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
