@@ -190,20 +190,18 @@ class Construction(NamedTuple):
     Attributes:
         seed: of the run; None disables seeding. is_training: whether lanes have different draws. In evaluations they
             are equal, since any process may play any episode.
-        first: number of the first lane that is constructed. replacement: number of replacements so far. step: between
-            the numbers of two lanes.
+        first: number of the first lane that is constructed. replacement: number of replacements so far.
     """
 
     seed: int | None = None
     is_training: bool = True
     first: int = 0
     replacement: int = 0
-    step: int = 1
 
     def seed_lane(self, lane: int) -> None:
         """Seed the global generators for a lane, counted from the first one."""
         if self.seed is not None:
-            number = 1 + self.first + lane * self.step if self.is_training else 0
+            number = 1 + self.first + lane if self.is_training else 0
             key = (Purpose.GLOBAL_GENERATORS, number, self.replacement)
             reseed(np.random.SeedSequence(self.seed, spawn_key=key))
 

@@ -7,26 +7,24 @@ import gc
 import math
 import multiprocessing
 import os
-import pickle
-import select
 import signal
 import sys
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from operator import attrgetter, methodcaller
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium import Space, spaces
+from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 
@@ -47,7 +45,6 @@ from agilerl.native.library import THREAD_NAME
 START_S = 60.0  # per environment of a new worker, whose first answer may wait for imports of a simulator
 CLOSE_S = 2.0
 LOOK_S = 0.5  # polling interval for processes whose pipe a simulator's process has inherited and keeps open
-ARRAYS = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
 CONNECTIONS: weakref.WeakSet[Connection] = weakref.WeakSet()  # parent's ends of all pipes; forks inherit them
 
 
@@ -103,16 +100,10 @@ def describe(lanes: Any) -> Description:
 
 
 class Worker:
-    """One process and the parent's end of its pipe.
-
-    Attributes:
-        lanes: rows of its lanes. count: number of them. local: lanes of this process, in place of a process.
-    """
+    """One process and the parent's end of its pipe."""
 
     def __init__(self, number: int, lanes: slice) -> None:
         self.number, self.lanes = number, lanes
-        self.count = len(range(lanes.start, lanes.stop, lanes.step or 1))
-        self.local: Any = None
         self.process: Any = None
         self.connection: Connection | None = None
         self.seeds: tuple[int, ...] | None = None
@@ -155,7 +146,7 @@ class PendingStep:
         """Return True if all answers arrive within this many seconds."""
         limit, missing = time.monotonic() + timeout_s, set(self.waiting)
         while missing:
-            ready = ready_within(missing, max(0.0, limit - time.monotonic()))
+            ready = wait(list(missing), timeout=max(0.0, limit - time.monotonic()))
             if not ready:
                 return False
             missing -= set(ready)
@@ -179,7 +170,6 @@ class HealingLanes:
         reset_ended: see `SyncLanes`. spec: specification of a registered environment.
         build: creates a worker's lanes: `SyncLanes`, or `TeamLanes`, which need parallel environments.
         description: of one lane; by default a worker creates an environment to determine it.
-        shares: whether worker k of W has the lanes k, k + W, ... and worker 0 is this process (`join`).
 
     Attributes:
         faults: all failures so far. team: agents and their spaces; None for single agents.
@@ -201,7 +191,6 @@ class HealingLanes:
         spec: EnvSpec | None = None,
         build: Callable[..., Any] = SyncLanes,
         description: Description | None = None,
-        shares: bool = False,
     ) -> None:
         check_options(num_workers, deadline_s, max_restarts)
         if not factories:
@@ -220,16 +209,15 @@ class HealingLanes:
             self.backend = "healing_teams"
         self.single_observation_space: Space[Any] = self.description.observation_space
         self.single_action_space: Space[Any] = self.description.action_space
-        self._memory = SharedRows(multiprocessing.get_context(), self.description, self.num_lanes)
-        self._views = self._memory.arrays()
-        self._actions, self._active, self._obs, self._final, self._reward, self._flags, *self._team_rows = self._views
+        self._memory = SharedRows(
+            multiprocessing.get_context(), self.single_observation_space, self.num_lanes, self.team
+        )
+        self._obs, self._final, self._reward, self._flags, *self._team_rows = self._memory.arrays()
         self._info = LaneInfo(self.num_lanes)
         self._is_reset = False
         count = min(self.num_lanes, num_workers or min(4, os.cpu_count() or 1))
-        edges = np.linspace(0, self.num_lanes, count + 1).astype(int).tolist()
-        blocks = [slice(i, self.num_lanes, count) for i in range(count)] if shares else map(slice, edges, edges[1:])
-        self.workers = [Worker(i, block) for i, block in enumerate(blocks)]
-        self._remote = self.workers[int(shares) :]
+        edges = np.linspace(0, self.num_lanes, count + 1).astype(int)
+        self.workers = [Worker(i, slice(int(edges[i]), int(edges[i + 1]))) for i in range(count)]
         self._finalizer = weakref.finalize(self, _stop_all, self.workers)
 
     def _described(self) -> Description:
@@ -237,7 +225,7 @@ class HealingLanes:
 
         On failure, create it in this process.
         """
-        self.workers = self._remote = [Worker(0, slice(0, 1))]
+        self.workers = [Worker(0, slice(0, 1))]
         try:
             return Description(*self.apply(describe)[0])
         except EnvError:
@@ -254,21 +242,13 @@ class HealingLanes:
     # -- lane interface --------------------------------------------------------------------------------------------
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
-        return self.finish_reset(self.begin_reset(seeds))
-
-    def begin_reset(self, seeds: np.ndarray | None = None) -> tuple[dict[Any, Worker], dict[int, Fault]]:
-        """Have the workers reset their lanes."""
         numbers = check_seeds(seeds, self.num_lanes)
         self._info.clear()
         self.start()
         for worker in self.workers:
             if numbers is not None:
                 worker.seeds = tuple(numbers[worker.lanes])
-        return self._begin(self.workers, is_seeded=numbers is not None)
-
-    def finish_reset(self, begun: tuple[dict[Any, Worker], dict[int, Fault]]) -> tuple[Any, dict[str, Any]]:
-        """Wait for and return the result of a reset started by `begin_reset`."""
-        infos, failed = self._collect(*begun, self._patience_s())
+        infos, failed = self._begin(self.workers, is_seeded=numbers is not None)
         for fault in failed:
             infos[fault.worker] = self._heal(fault)
         self._update_info(infos)
@@ -295,18 +275,12 @@ class HealingLanes:
 
     def _send_step(self, actions: Tree, mask: np.ndarray | None) -> tuple[dict[Any, Worker], dict[int, Fault]]:
         """Send actions to the workers of the lanes `mask` [L], None for all; see `_send`."""
-        workers = [w for w in self.workers if mask is None or mask[w.lanes].any()]
-        shared = self._actions
-        if isinstance(actions, np.ndarray) and (actions.dtype, actions.shape) == (shared.dtype, shared.shape):
-            for worker in workers:
-                shared[worker.lanes], self._active[worker.lanes] = (
-                    actions[worker.lanes],
-                    True if mask is None else mask[worker.lanes],
-                )
-            return self._send(dict.fromkeys((worker.number for worker in workers), ("step", None, mask is None)))
-        return self._send({
-            w.number: ("step", trees.take(actions, w.lanes), None if mask is None else mask[w.lanes]) for w in workers
-        })  # fmt: skip
+        commands = {
+            w.number: ("step", trees.take(actions, w.lanes), None if mask is None else mask[w.lanes])
+            for w in self.workers
+            if mask is None or mask[w.lanes].any()
+        }
+        return self._send(commands)
 
     def finish_step(self, pending: PendingStep) -> StepBatch:
         """Wait for and return the result of a step started by `begin_step`."""
@@ -321,12 +295,8 @@ class HealingLanes:
         Args:
             before: [L, ...] observations before the step. infos: worker number -> info of the workers that answered.
         """
-        if mask.all():
-            reward, (terminated, truncated), final = self._reward.copy(), self._flags.copy(), trees.copy(self._final)
-        else:
-            reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
-            final = trees.choose(mask, self._final, before)
-        healed = np.zeros(self.num_lanes, dtype=bool)
+        reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
+        final, healed = trees.choose(mask, self._final, before), np.zeros(self.num_lanes, dtype=bool)
         final_masks = self._final_masks(infos)
         for fault in failed:
             rows = self.workers[fault.worker].lanes
@@ -356,28 +326,9 @@ class HealingLanes:
 
     def start(self) -> None:
         """Start missing workers now instead of with the first episodes."""
-        for worker in self._remote:
+        for worker in self.workers:
             if worker.connection is None:
                 self._start(worker)
-
-    def join(self, lanes: Any) -> None:
-        """Let lanes of this process be those of worker 0, which steps them while the others step theirs."""
-        self.workers[0].local = lanes
-
-    def begin_start(self) -> dict[Any, Worker]:
-        """Have missing workers create their environments; returns connection -> worker, for `finish_start`."""
-        self.start()
-        return self._send({w.number: ("apply", attrgetter("num_lanes")) for w in self._remote})[0]
-
-    def finish_start(self, waiting: dict[Any, Worker]) -> None:
-        """Wait until the workers have their environments.
-
-        Raises:
-            EnvError: a worker has not.
-        """
-        answers, failed = self._collect(waiting, {}, self._patience_s())
-        if failed or len(answers) < len(self._remote):
-            raise EnvError(f"{self.name}: no environment in another process. fix: correct the environment.")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Get attribute `name` of every environment, or call it if it is a method; lane by lane."""
@@ -401,15 +352,14 @@ class HealingLanes:
 
     def _apply(self, functions: Sequence[Callable[[Any], Any]], what: str) -> list[Any]:
         self.start()
-        sent = self._send({i: ("apply", f) for i, f in enumerate(functions)})
-        answers, failed = self._collect(*sent, self._patience_s())
+        answers, failed = self._ask({i: ("apply", f) for i, f in enumerate(functions)}, self._patience_s())
         if failed:
             raise EnvError(f"{self.name}: {what} failed: {failed[0]}. fix: correct the environment.")
         return [answers[number]["result"] for number in range(len(functions))]
 
     def _patience_s(self) -> float:
         """Time limit of a command that may create the environments first."""
-        lane_counts = [worker.count for worker in self._remote if not worker.has_answered]
+        lane_counts = [w.lanes.stop - w.lanes.start for w in self.workers if not w.has_answered]
         return max(self.deadline_s, START_S * max(lane_counts, default=1))
 
     # -- infos ---------------------------------------------------------------------------------------------------------
@@ -438,8 +388,7 @@ class HealingLanes:
         context: Any = multiprocessing.get_context(start_method())
         mine, theirs = context.Pipe()
         factories: Any = CloudpickleWrapper(self.factories[worker.lanes])  # type: ignore[arg-type]
-        rows = worker.lanes
-        construction = self._construction._replace(first=rows.start, replacement=worker.restarts, step=rows.step or 1)
+        construction = self._construction._replace(first=worker.lanes.start, replacement=worker.restarts)
         job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes, self.build, construction)
         worker.process = context.Process(target=work, args=(theirs, job, os.getpid()), daemon=True)
         worker.connection, worker.has_answered = mine, False
@@ -448,9 +397,16 @@ class HealingLanes:
             worker.process.start()
         theirs.close()
 
-    def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[Any, Worker], dict[int, Fault]]:
-        """Have workers reset their lanes, with their seeds or continuing each lane's generator; see `_send`."""
-        return self._send({w.number: ("reset", np.array(w.seeds) if is_seeded else None) for w in workers})
+    def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
+        """Reset the workers' lanes, with their seeds or continuing each lane's generator; see `_ask`."""
+        commands = {w.number: ("reset", np.array(w.seeds) if is_seeded else None) for w in workers}
+        return self._ask(commands, self._patience_s())
+
+    def _ask(
+        self, commands: dict[int, tuple[Any, ...]], patience_s: float | None = None
+    ) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
+        """Send each worker its command and collect the answers: (info by worker, faults)."""
+        return self._collect(*self._send(commands), patience_s)
 
     def _send(self, commands: dict[int, tuple[Any, ...]]) -> tuple[dict[Any, Worker], dict[int, Fault]]:
         """Send each worker its command: (connection -> worker that will answer, faults by worker)."""
@@ -458,17 +414,10 @@ class HealingLanes:
         waiting: dict[Any, Worker] = {}
         for number, command in commands.items():
             worker = self.workers[number]
-            if worker.local is not None:
-                waiting[None] = worker
-                self._command = command
-                continue
             try:
                 if worker.connection is None:
                     raise EOFError
-                if command[0] == "step":  # arrays only: `send` would prepare a pickler for more
-                    worker.connection.send_bytes(pickle.dumps(command, pickle.HIGHEST_PROTOCOL))
-                else:
-                    worker.connection.send(command)
+                worker.connection.send(command)
                 waiting[worker.connection] = worker
             except (OSError, EOFError):
                 faults[number] = self._died(worker)
@@ -481,8 +430,6 @@ class HealingLanes:
         infos: dict[int, dict[str, Any]] = {}
         patience_s = self.deadline_s if patience_s is None else patience_s
         limit = time.monotonic() + patience_s
-        if (here := waiting.pop(None, None)) is not None:  # while the others are at work
-            infos[here.number] = perform(here.local, self._views, here.lanes, *self._command)
         while waiting:
             for connection in wait_for(waiting, limit - time.monotonic()):
                 self._receive(connection, waiting.pop(connection), infos, faults)
@@ -497,7 +444,7 @@ class HealingLanes:
     ) -> None:
         """Read a worker's answer into `infos`, or its failure into `faults`."""
         try:
-            if not ready_within([connection], 0.0):
+            if not connection.poll():
                 raise EOFError
             kind, *rest = connection.recv()
         except (EOFError, OSError):
@@ -515,7 +462,7 @@ class HealingLanes:
         return self._fault(worker, "died", f"its process ended with exit code {code}")
 
     def _fault(self, worker: Worker, kind: str, message: str, traceback: str = "") -> Fault:
-        lanes = (worker.lanes.start, range(self.num_lanes)[worker.lanes][-1])
+        lanes = (worker.lanes.start, worker.lanes.stop - 1)
         return Fault(kind, worker.number, lanes, worker.seeds, message, traceback)
 
     def _heal(self, fault: Fault) -> dict[str, Any]:
@@ -534,9 +481,9 @@ class HealingLanes:
                     f"max_restarts={self.max_restarts}. fix: correct the environment.{text}"
                 )
             worker.restarts += 1
-            worker.seeds = derived_seeds(worker.seeds, worker.restarts, worker.count)
+            worker.seeds = derived_seeds(worker.seeds, worker.restarts, worker.lanes.stop - worker.lanes.start)
             self._start(worker)
-            infos, failed = self._collect(*self._begin([worker], is_seeded=True), self._patience_s())
+            infos, failed = self._begin([worker], is_seeded=True)
             if not failed:
                 return infos[worker.number]
             fault = failed[0]
@@ -549,19 +496,9 @@ def derived_seeds(seeds: tuple[int, ...] | None, restarts: int, count: int) -> t
     return tuple(int(sequence.generate_state(1, np.uint32)[0] >> 1) for sequence in sequences)
 
 
-def ready_within(connections: Iterable[Any], seconds: float) -> list[Any]:
-    """Return the connections that can be read within this many seconds; the first ones if several."""
-    if sys.platform == "win32":
-        return list(wait(list(connections), timeout=seconds))
-    poller, by_number = select.poll(), {connection.fileno(): connection for connection in connections}
-    for number in by_number:  # `multiprocessing.connection.wait` takes ten times as long for the same
-        poller.register(number, select.POLLIN)
-    return [by_number[number] for number, _ in poller.poll(seconds * 1000)]
-
-
 def wait_for(waiting: dict[Any, Worker], seconds: float) -> list[Any]:
     """Return the connections of workers that have answered or died, after some of these seconds."""
-    ready = ready_within(waiting, max(0.0, min(LOOK_S, seconds)))
+    ready: list[Any] = wait(list(waiting), timeout=max(0.0, min(LOOK_S, seconds)))
     return ready or [connection for connection, worker in waiting.items() if not worker.process.is_alive()]
 
 
@@ -633,16 +570,12 @@ class Job:
 
 
 class SharedRows:
-    """Arrays [`count`, ...] in which each worker reads and writes its own rows; see `StepBatch` for their meaning, and
-    `TeamStep` for those of a team."""
+    """Arrays [`count`, ...] in which each worker writes its own rows; see `StepBatch` for their meaning, and `TeamStep`
+    for those of a team."""
 
-    def __init__(self, context: Any, described: Description, count: int) -> None:
-        self.space, actions, team = described.observation_space, described.action_space, described.team
-        space = self.space
-        is_array = isinstance(actions, ARRAYS)  # others go through the pipe
-        form = (*actions.shape, actions.dtype) if is_array and actions.shape is not None else (np.float64,)
-        shapes: list[Any] = [((count, *form[:-1]), form[-1]), ((count,), bool)]
-        shapes += [((count, *(part.shape or ())), part.dtype) for part in trees.leaves(nested(space))] * 2
+    def __init__(self, context: Any, space: Space[Any], count: int, team: Any = None) -> None:
+        self.space = space
+        shapes = [((count, *(part.shape or ())), part.dtype) for part in trees.leaves(nested(space))] * 2
         shapes += [((count,), np.float64), ((2, count), bool)]
         if team is not None:
             agents = len(team.agents)
@@ -652,16 +585,14 @@ class SharedRows:
         self.blocks = [context.RawArray("b", max(1, size)) for size in sizes]  # raw shared memory, one per array
 
     def arrays(self) -> tuple[Any, ...]:
-        """Return (actions, active [L], obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of
-        the memory; of a team also rewards [L, M], flags [3, L, M] terminated, truncated and acted, and
-        environment-defined actions [L, A]."""
+        """Return (obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of the memory; of a team
+        also rewards [L, M], flags [3, L, M] terminated, truncated and acted, and environment-defined actions [L, A]."""
         views = iter(
             np.frombuffer(block, dtype=dtype, count=math.prod(shape)).reshape(shape)
             for block, (shape, dtype) in zip(self.blocks, self.layout, strict=True)
         )
-        sent = next(views), next(views)
         obs, final_obs = (trees.map_leaves(lambda _: next(views), nested(self.space)) for _ in range(2))
-        return (*sent, obs, final_obs, *tuple(views))
+        return obs, final_obs, *views
 
 
 def work(connection: Connection, job: Job, parent: int) -> None:
@@ -684,10 +615,14 @@ def work(connection: Connection, job: Job, parent: int) -> None:
                 if lanes is None:
                     with constructing(job.construction):
                         lanes = job.build(job.factories.fn, reset_ended=job.reset_ended)
-                answer: tuple[Any, ...] = ("ok", perform(lanes, views, job.rows, command, *arguments))
+                if command == "apply":
+                    answer: tuple[Any, ...] = ("ok", _apply(lanes, *arguments))
+                else:
+                    done = _reset if command == "reset" else _step
+                    answer = ("ok", done(lanes, views, job.rows, *arguments))
             except (Exception, SystemExit) as error:
                 answer = ("fault", f"{error}", traceback.format_exc())
-            connection.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+            connection.send(answer)
     except (EOFError, OSError, KeyboardInterrupt):
         pass  # the other side has closed
     finally:
@@ -697,26 +632,17 @@ def work(connection: Connection, job: Job, parent: int) -> None:
         connection.close()
 
 
-def perform(lanes: Any, views: Any, rows: slice, command: str, *arguments: Any) -> dict[str, Any]:
-    """Carry out a command with the lanes `rows` of the shared memory."""
-    if command == "apply":
-        return _apply(lanes, *arguments)
-    return (_reset if command == "reset" else _step)(lanes, views, rows, *arguments)
-
-
 def _reset(lanes: Any, views: Any, rows: slice, seeds: np.ndarray | None) -> dict[str, Any]:
     obs, info = lanes.reset(seeds)
-    copy_rows(views[2], rows, obs)
+    _copy(views[0], rows, obs)
     return dict(info)
 
 
 def _step(lanes: Any, views: Any, rows: slice, actions: Any, active: np.ndarray | None) -> dict[str, Any]:
-    sent, are_active, obs, final_obs, reward, flags, *team_rows = views
-    if actions is None:  # they are in the shared memory, and `active` is whether all lanes step
-        actions, active = sent[rows].copy(), None if active else are_active[rows].copy()
     batch = lanes.step(actions, active)
-    copy_rows(obs, rows, batch.obs)
-    copy_rows(final_obs, rows, batch.final_obs)
+    obs, final_obs, reward, flags, *team_rows = views
+    _copy(obs, rows, batch.obs)
+    _copy(final_obs, rows, batch.final_obs)
     reward[rows], flags[:, rows] = batch.reward, (batch.terminated, batch.truncated)
     if team_rows:
         team, (reward, flags, defined) = batch.team, team_rows
@@ -731,8 +657,7 @@ def _apply(lanes: foreign.Env, function: Callable[[Any], Any]) -> dict[str, Any]
     return {"result": result}
 
 
-def copy_rows(into: Any, rows: slice, batch: Any) -> None:
-    """Copy a tree of arrays into rows of another."""
+def _copy(into: Any, rows: slice, batch: Any) -> None:
     for shared, values in zip(trees.leaves(into), trees.leaves(batch), strict=True):
         shared[rows] = values
 

@@ -308,7 +308,8 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
             if self.max_episode_steps is not None:
                 lanes.limit = min(lanes.limit, self.max_episode_steps)  # type: ignore[attr-defined]
             return lanes
-        return self._local_lanes(partial(TeamLanes, with_state=self.with_state), count, reset_ended)
+        factories = [self.factory] * count
+        return self._replacing(partial(TeamLanes, factories, reset_ended=reset_ended, with_state=self.with_state))
 
 
 class AsyncPettingZooVecEnv(PettingZooVecEnv):

@@ -34,7 +34,6 @@ from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.returned import HEALED
 from agilerl.envs.simulators.classic import FAST
 from agilerl.envs.simulators.mujoco import step_lanes
-from agilerl.envs.split import Sharing, SplitLanes
 from agilerl.errors import ConfigError, EnvError, unknown_choice, warn_once
 
 Wrapper = Callable[[Any], Any]
@@ -68,7 +67,6 @@ class Replicable:
     spec: EnvSpec | None
     lane_seed: int | None = None  # of a run, for what environments draw from global generators when they are made
     replacements = 0  # of environments that fail in lanes of this process
-    sharing: Sharing | None = None  # how replicas in this process may be shared out over others
     _first_seed: int | None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
@@ -113,17 +111,11 @@ class Replicable:
         if callable(make_lanes):  # the environment implements its lanes
             lanes: Lanes = make_lanes(count, reset_ended=reset_ended)
             return lanes
-        return self._local_lanes(step_lanes if self.is_plain else SyncLanes, count, reset_ended)
+        make_sync: Callable[..., Lanes] = step_lanes if self.is_plain else SyncLanes
+        return self._replacing(partial(make_sync, [self.factory] * count, reset_ended=reset_ended))
 
-    def _local_lanes(self, make: Callable[..., Lanes], count: int, reset_ended: bool) -> Lanes:
-        """Make lanes of this process, whose environments are replaced if requested, or else may move to others."""
-
-        def build() -> Lanes:
-            lanes, sharing = make([self.factory] * count, reset_ended=reset_ended), self.sharing
-            if sharing is None:
-                return lanes
-            return SplitLanes(lanes, make, self.factory, sharing, reset_ended, self.spec)
-
+    def _replacing(self, build: Callable[[], Lanes]) -> Lanes:
+        """Build lanes of this process, whose environments are replaced if requested."""
         return ReplacingLanes(build, self.replacements) if self.replacements else build()
 
 

@@ -23,8 +23,6 @@ from agilerl.config.overrides import within_widths
 from agilerl.core import foreign
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.rng import Purpose, seeds
-from agilerl.envs.split import Sharing
-from agilerl.envs.vector import Replicable
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.evolution import Evolution, evolution_of
 from agilerl.hpo.founders import spread_founders
@@ -73,11 +71,6 @@ def run_manifest(
     env, evolution, ancestors = setup.request.env, setup.request.evolution, setup.request.ancestors
     task = task_of(manifest)
     train_env, eval_env = task.environments(env, device)
-    if setup.workers.most > 1:
-        sharing = Sharing(setup.workers.most)
-        for vector in (train_env, eval_env):
-            if isinstance(vector, Replicable) and vector is not env:
-                vector.sharing = sharing
     new_founders = partial(make_founders, manifest, env, train_env, device)
     restarted = partial(make_founders, of_restarts(manifest), env, train_env, device)
     population = new_founders(seed, ancestors)

@@ -238,7 +238,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
         with StopSignals() as signals, contextlib.ExitStack() as stack:
             try:
                 executor = None
-                if setup.workers.count != 1:
+                if setup.workers.count != 1 or setup.workers.most > 1:
                     made_from = setup.manifest, asked.env, setup.device, setup.manifest.training.seed, asked.imports
                     executor = start_workers(*made_from, setup.workers, fan_out.message)
                     stack.callback(executor.close)
