@@ -110,7 +110,7 @@ class Acting:
         rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else _by_member(obs, shape)
         mask = self._masks.of(info, self.lanes.num_lanes) if info else None
         legal = None if mask is None else mask.reshape(*shape, -1)
-        if self.replay.counter * self.ranks.size < self.options.random_steps:
+        if self.replay.added() * self.ranks.size < self.options.random_steps:
             action = self._random(legal)
         else:
             action = self._explored(rows, draws, legal)

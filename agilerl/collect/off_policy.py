@@ -93,7 +93,7 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
     def _stored_when_due(self, population: Sequence[Any], interval: int) -> int:
         """Return the number of transitions added when the last update of this run is due; 0 if no step is left."""
         at_once, memory = self.env_steps_at_once, self.shared[0].memories["memory"]
-        before = SharedReplay(memory).counter * self.ranks.size
+        before = SharedReplay(memory).added() * self.ranks.size
         of_shard = len(cut(len(population), self.shards)[0])  # others' rows arrive after a generation
         members = of_shard if self.has_own_memories else len(population)
         first = env_steps = min(int(agent.steps[-1]) for agent in population)

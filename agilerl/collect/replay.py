@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,7 +37,9 @@ class SharedReplay:
         self.memory, self.n_step_memory = memory, n_step_memory
         self.rows = memory if n_step_memory is None else n_step_memory
         self.prioritized = foreign.has_methods(memory, "update_priorities")
-        self._writes, self._counts = foreign.has_methods(self.rows, "write"), hasattr(memory, "counter")
+        self._writes = foreign.has_methods(self.rows, "write")
+        counter: Callable[[Any], int] = attrgetter("counter") if hasattr(memory, "counter") else len
+        self.added = partial(counter, memory)  # transitions so far; the current size of a memory without a counter
         if n_step_memory is None:
             return
         if not isinstance(n_step_memory, MultiStepReplayBuffer):
@@ -57,11 +62,6 @@ class SharedReplay:
         """Buffers by name, for checkpoints and shards."""
         both = {"memory": self.memory, "n_step_memory": self.n_step_memory}
         return {name: memory for name, memory in both.items() if memory is not None}
-
-    @property
-    def counter(self) -> int:
-        """Transitions added so far; for memories without a counter, the current size."""
-        return int(self.memory.counter if self._counts else len(self.memory))
 
     def write(
         self,

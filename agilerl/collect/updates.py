@@ -139,7 +139,7 @@ class Updates:
 
     def learn(self, index: int) -> None:
         """Run the updates due after vector step `index` of the generation."""
-        counter, stored = self.replay.counter, len(self.replay.memory)
+        counter, stored = self.replay.added(), len(self.replay.memory)
         if self.ranks.size > 1:
             counter, stored = self._held(counter, stored)
         if counter <= self.options.learning_delay:

@@ -45,7 +45,7 @@ class CustomUpdates(Updates):
 
     def learn(self, index: int) -> None:
         assert self.schedule is not None
-        if self.replay.counter <= self.options.learning_delay or index % self.schedule.interval:
+        if self.replay.added() <= self.options.learning_delay or index % self.schedule.interval:
             return
         for _ in range(self.schedule.count if len(self.memory) >= self.size else 0):
             experiences, named = self._sampled(index)
