@@ -1,11 +1,13 @@
 """Claim: a run uses the cores that it may use, with the same bits and hardly more CPU seconds.
 
     python benchmarks/cores.py [--rounds 3] [--tasks dqn ppo ...] [--cores 0,1] [--before FOLDER]
+    python benchmarks/cores.py --kernels
 
 Trains each task for a fixed number of steps, by the command line, in turn on one core and on all of `--cores`
 (`taskset`; Linux alone). `--before` adds the source tree of another commit on one core, with the same interpreter.
 Wall and CPU seconds are those of the command and its processes. The records of all arms of a commit must be equal but
-for their seconds. Prints a JSON line per run and a table of ratios: of medians, and the range over rounds.
+for their seconds. Prints a JSON line per run and a table of ratios: of medians, and the range over rounds. `--kernels`
+times 8 updates of 4 DQN members on one thread and on two instead: medians in milliseconds.
 """
 
 from __future__ import annotations
@@ -61,13 +63,53 @@ def ratio(ours: list[float], theirs: list[float]) -> str:
     return f"{median(ours) / median(theirs):.2f} ({min(each):.2f} to {max(each):.2f})"
 
 
+def time_kernels() -> None:
+    """Print a JSON line for each width of hidden layers."""
+    import gymnasium as gym
+    import torch
+
+    from agilerl.algorithms import DQN
+    from agilerl.engine.learner import Learner
+    from agilerl.engine.protocol import TransitionBatches
+    from agilerl.engine.rows.kernels import NATIVE
+    from agilerl.native.threads import kernel_threads
+
+    torch.set_num_threads(1)
+    shape = updates, members, rows = 8, 4, 64
+    draws = torch.Generator().manual_seed(0)
+    fields = {name: torch.rand(*shape, 8, generator=draws) for name in ("obs", "next_obs")}
+    fields |= {"action": torch.randint(0, 4, shape, generator=draws), "reward": torch.rand(shape, generator=draws)}
+    fields |= {"done": torch.zeros(shape), "discount": torch.full(shape, 0.99)}
+    batches = TransitionBatches(fields, torch.full(shape, 1 / rows), {}, updates, 0, True)
+    space, actions = gym.spaces.Box(-1, 1, (8,)), gym.spaces.Discrete(4)
+    for units in (32, 64, 256):
+        hidden = {"hidden_size": [units]}
+        network = {"latent_dim": units, "encoder_config": hidden, "head_config": hidden}
+        milliseconds = {}
+        for threads in (1, 2):
+            agents = [DQN(space, actions, index=i, seed=i, double=True, net_config=network) for i in range(members)]
+            (group,), seconds = Learner(agents, kernels=NATIVE).groups, []
+            with kernel_threads(threads):
+                for _ in range(96):
+                    begin = time.perf_counter()
+                    group.learn_whole(batches, None)
+                    seconds.append(time.perf_counter() - begin)
+            milliseconds[threads] = round(1e3 * median(seconds), 3)
+        gain = round(milliseconds[1] / milliseconds[2], 2)
+        print(json.dumps({"units": units, "milliseconds": milliseconds, "times_as_fast": gain}), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), default=list(TASKS))
     parser.add_argument("--cores", default="0,1")
     parser.add_argument("--before", type=Path)
     options = parser.parse_args()
+    if options.kernels:
+        time_kernels()
+        return
     one = options.cores.split(",")[0]
     arms = {"one": (ROOT, one), "all": (ROOT, options.cores)}
     arms |= {} if options.before is None else {"before": (options.before.resolve(), one)}
