@@ -136,7 +136,8 @@ def misfit(value: Any, values: object, *, arrays: bool = False) -> str:
         choices = f"{', '.join(others)} or {last}" if others else last
         return "" if value in get_args(kind) else f"{choices}{' or None' if or_none else ''}"
     if kind is bool:
-        return "" if isinstance(value, bool | np.bool_) else f"True or False{' or None' if or_none else ''}"
+        is_boolean = isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1)
+        return "" if is_boolean else f"True or False{' or None' if or_none else ''}"
     numbers = Range.of(kind)
     if numbers is None or ((arrays or np.ndim(value) == 0) and numbers.accepts(value)):
         return ""

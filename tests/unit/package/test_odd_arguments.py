@@ -30,6 +30,7 @@ def dqn(**arguments: Any) -> DQN:
 
 
 ODD: list[tuple[Callable[[], Any], str]] = [
+    (lambda: dqn(double=2), r"DQN: double must be True or False; got 2\. fix: double=False\."),
     (lambda: dqn(double="False"), r"DQN: double must be True or False; got 'False'\. fix: double=False\."),
     (lambda: PPO(BOX, DISCRETE, recurrent="False"), r"PPO: recurrent must be True or False; got 'False'\. fix: "),
     (lambda: TournamentSelection(2, "False", 4), r"elitism must be True or False; got 'False'\. fix: elitism=True"),
@@ -76,6 +77,11 @@ def test_an_unknown_argument_has_a_suggestion(call: Callable[[], Any], hint: str
         call()
     assert hint in str(caught.value)
     assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("double", [0, 1, np.int64(1), np.bool_(False)])
+def test_zero_and_one_are_booleans(double: Any) -> None:
+    assert dqn(double=double).double == bool(double)
 
 
 def test_ranges_of_hyperparameters_may_be_a_mapping() -> None:
