@@ -73,7 +73,7 @@ class Tagged(gym.Env[np.ndarray, Any]):
 
 
 def made(kind: Any, space: gym.Space, **more: Any) -> list[Any]:
-    agents = [kind(OBS, space, i, net_config=NET, seed=i, **more) for i in range(MEMBERS)]
+    agents = [kind(OBS, space, index=i, net_config=NET, seed=i, **more) for i in range(MEMBERS)]
     for agent in agents:
         for name in agent.registry.all_registered():
             getattr(agent, name).double()
