@@ -251,7 +251,7 @@ def population(algo: str, env: Any, hp: dict[str, Any]) -> list[Any]:
         "PPO": {"batch_size": 8, "learn_step": 16, "update_epochs": 2},
     }[algo]
     kind: Any = {"DQN": DQN, "PPO": PPO, "TD3": TD3}[algo]
-    return [kind(*spaces, i, net_config=NET, **{**known, **hp}) for i in range(3)]
+    return [kind(*spaces, index=i, net_config=NET, **{**known, **hp}) for i in range(3)]
 
 
 @contextlib.contextmanager
