@@ -249,9 +249,9 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Space[Any]) -> Algo
         needed: supported kinds of space, by class name.
     """
     kind = type(space).__name__
-    data = algo in available() and _learns_from_data(algo)
+    data = algo in available() and learns_from_data(algo)
     taking = taking_actions(kind)
-    fitting = [name for name in taking if _learns_from_data(name) == data]
+    fitting = [name for name in taking if learns_from_data(name) == data]
     none = f"; no algorithm of this version takes {kind} actions"
     if taking:
         how = "an environment" if data else "data"
@@ -291,7 +291,7 @@ def offline_instead(name: str) -> str:
     for kind in ("Discrete", "Box"):
         fitting = [
             other for other in available()
-            if _learns_from_data(other) and kind in find_algorithm(other).action_spaces
+            if learns_from_data(other) and kind in find_algorithm(other).action_spaces
             and not find_algorithm(other).reads_texts
         ]  # fmt: skip
         if fitting and not is_team(name) and kind in find_algorithm(name).action_spaces:
@@ -315,7 +315,7 @@ def takes_argument(cls: type, argument: str) -> bool:
     return any(argument in inspect.signature(init).parameters for init in constructors)
 
 
-def _learns_from_data(name: str) -> bool:
+def learns_from_data(name: str) -> bool:
     """Whether the algorithm is offline. Offline and online algorithms are not suggested for each other."""
     return not is_team(name) and bool(find_algorithm(name).experience.name == "dataset")
 

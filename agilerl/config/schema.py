@@ -20,8 +20,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
-from agilerl.algorithms.base.declared import DATASET, check_value, hyperparameters, outside
+from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, learns_from_data, offline_instead
+from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
 from agilerl.config.compatibility import OF_TRAINING, RULES
 from agilerl.config.ignored import ignored_by
 from agilerl.core.compatibility import OF_DATA, conflicts
@@ -413,7 +413,7 @@ class Manifest(Section):
         if not self.has_replay:  # its settings are problems by themselves
             facts = {k: v for k, v in facts.items() if not k.startswith(("replay_buffer", "training.share"))}
         defaults = {key: usual[f"training.{key}"] for key in Training.model_fields}
-        rules = (*OF_TRAINING, *(OF_DATA if find_algorithm(self.algorithm.name).experience == DATASET else ()))
+        rules = (*OF_TRAINING, *(OF_DATA if learns_from_data(self.algorithm.name) else ()))
         spelled: Any = lambda k, v: as_set(f"training.{k}" if k in defaults else k, v)  # noqa: E731
         of_training = conflicts(rules, facts | vars(self.training), defaults, spelled)
         yield from (problem for _, problem in (*conflicts(RULES, facts, usual, as_set), *of_training))

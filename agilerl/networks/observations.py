@@ -206,8 +206,8 @@ def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[
             return F.one_hot(x.long() - start, count)
     except RuntimeError:  # outside of the range
         pass
-    value_range = f"{x.min().item():g} to {x.max().item():g}"
-    raise ShapeError(f"{owner} got values from {value_range}; {space} holds {start} to {start + count - 1}. {FIX}")
+    values, integers = f"values from {x.min():g} to {x.max():g}", f"integers from {start} to {start + count - 1}"
+    raise ShapeError(f"{owner} got {values}; {space} holds {integers}. {FIX}")
 
 
 def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:

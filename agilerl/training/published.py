@@ -233,7 +233,8 @@ class Request:
             return
         if "per" in asked:
             _check_replay(memory, n_step_memory, n_step=asked["n_step"], per=asked["per"])
-        if n_step_memory is None and any(adapted(agent).combined_reward for agent in agents):
+        needs_both = any(adapted(agent).combined_reward for agent in agents)
+        if needs_both and n_step_memory is None:
             raise ConfigError(
                 "combined_reward=True learns from one-step and n-step transitions together, and needs both. fix: "
                 "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."

@@ -30,6 +30,8 @@ def test_a_loop_by_hand_learns_what_the_batches_hold(algo: str, tmp_path: Path) 
         batch = env.step()
     for one, other in zip(by_hand.actor.parameters(), by_rows.actor.parameters(), strict=True):
         assert torch.equal(one, other)
-    for wrong in ({"prompt": ["1"]}, ["1+1=2"], None, 3):
-        with pytest.raises(AlgorithmError, match=r"learn\(\) got.*fix: what reset\(\) or step\(\)"):
+    with pytest.raises(AlgorithmError, match=r"learn\(\) got a batch without .* fix: what reset\(\) or step\(\) of a"):
+        by_hand.learn({"prompt": ["1"]})
+    for wrong, kind in ((["1+1=2"], "str"), (None, "NoneType"), (3, "int")):
+        with pytest.raises(AlgorithmError, match=rf"^learn\(\) got {kind}\. fix: batches of a {gym.__name__}\.$"):
             by_hand.learn(wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -62,9 +63,9 @@ def test_other_names_of_earlier_versions() -> None:
 def test_sizes_in_place_of_spaces_are_named() -> None:
     with pytest.raises(AlgorithmError, match=r"state_dim is now observation_space, action_dim is now action_space"):
         DQN(state_dim=(4,), action_dim=2, one_hot=False)
-    with pytest.raises(
-        AlgorithmError, match=r"state_dims is now observation_spaces.*fix: MADDPG\(observation_spaces, "
-    ):
+    says = "MADDPG takes spaces in place of sizes: state_dims is now observation_spaces, "
+    says += "action_dims is now action_spaces, one_hot is now observation_space (a Discrete is one-hot encoded), "
+    with pytest.raises(AlgorithmError, match=re.escape(f"{says}n_agents is now agent_ids. fix: the new names.")):
         MADDPG(state_dims=[(4,)], action_dims=[2], one_hot=False, n_agents=1)
 
 

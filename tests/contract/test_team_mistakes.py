@@ -219,7 +219,7 @@ ENV_WRONG = (
             for cls in EVERY
         ),
         (lambda: team().get_action({"base_0": ROW}, {"base_0": {"action_mask": [1, 0]}}), ShapeError,
-         r"an action mask of base_0, whose actions Box.* are not discrete\. fix: leave it out\."),
+         r"MADDPG: a mask of base_0, whose Box\(-1\.0, 1\.0, \(1,\), float32\) is not discrete\. fix: leave it out\.$"),
         (lambda: TeamLanes([Short]).reset(), EnvError, ENV_WRONG),
         (lambda: agilerl.train(Short, "MADDPG", **SHORT), EnvError, ENV_WRONG),
         (lambda: agilerl.train(Short, "MAPPO", **SHORT), EnvError, ENV_WRONG),

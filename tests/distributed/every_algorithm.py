@@ -47,9 +47,9 @@ def given(**more: Any) -> dict[str, Any]:
 def alone(accelerator: Any, algo: str, env_id: str, *, net: Any = NET, hp: Any = None, **more: Any) -> Any:
     """A run of agents for one agent."""
     env = make_vect_envs(env_id, num_envs=2, should_async_vector=False)
-    kind = find_algorithm(algo)
+    kind, spaces = find_algorithm(algo), (env.single_observation_space, env.single_action_space)
     own = {"batch_size": 7, **(hp or {})}
-    agents = [kind(env.single_observation_space, env.single_action_space, i, net_config=net, **own) for i in range(3)]
+    agents = [kind(*spaces, index=i, net_config=net, **own) for i in range(3)]
     settings = given(pop=agents, accelerator=accelerator, **more)
     if algo == "PPO":
         return train_on_policy(env, env_id, **settings)

@@ -58,7 +58,7 @@ MEMORY = {**NET, "encoder_config": {"hidden_state_size": 6}}
 
 def agents_of(algo: str, space: Any, options: dict[str, Any]) -> list[Any]:
     kind = find_algorithm(algo)
-    found: list[Any] = [kind(OBS, space, i, net_config=NET, seed=i, **options) for i in range(MEMBERS)]
+    found: list[Any] = [kind(OBS, space, index=i, net_config=NET, seed=i, **options) for i in range(MEMBERS)]
     return doubled(found)
 
 
@@ -134,7 +134,7 @@ def compare(ranks: Ranks, make: Callable[[], list[Any]], given: Any, ways: tuple
 def rollout_agents(space: Any, options: dict[str, Any]) -> list[Any]:
     kind, net = find_algorithm("PPO"), MEMORY if options.get("recurrent") else NET
     more: dict[str, Any] = {"batch_size": 12, "update_epochs": 3, "clip_coef": 0.05, "max_grad_norm": 0.3, **options}
-    return doubled([kind(OBS, space, i, net_config=net, seed=i, lr=1e-2, **more) for i in range(MEMBERS)])
+    return doubled([kind(OBS, space, index=i, net_config=net, seed=i, lr=1e-2, **more) for i in range(MEMBERS)])
 
 
 def rolled(agents: list[Any], how: str, space: Any, ranks: Ranks) -> list[Tensor]:

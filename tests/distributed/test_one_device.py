@@ -74,7 +74,7 @@ def test_updates_from_transitions_stay_on_their_device(name: str, monkeypatch: p
     agents = halves.agents_of(algo, space, more)
     found = noted(monkeypatch, lambda: halves.learned(agents, "fused", halves.batches(agents, space), ONE))
     options = {"net_config": halves.NET, "device": "meta", **more}
-    empty = [find_algorithm(algo)(halves.OBS, space, i, **options) for i in range(halves.MEMBERS)]
+    empty = [find_algorithm(algo)(halves.OBS, space, index=i, **options) for i in range(halves.MEMBERS)]
     assert on_meta(halves.doubled(empty), found) == halves.UPDATES
 
 

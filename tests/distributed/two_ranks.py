@@ -73,7 +73,7 @@ class Tagged(gym.Env[np.ndarray, Any]):
 
 
 def made(kind: Any, space: gym.Space, **more: Any) -> list[Any]:
-    agents = [kind(OBS, space, i, net_config=NET, seed=i, **more) for i in range(MEMBERS)]
+    agents = [kind(OBS, space, index=i, net_config=NET, seed=i, **more) for i in range(MEMBERS)]
     for agent in agents:
         for name in agent.registry.all_registered():
             getattr(agent, name).double()
@@ -251,7 +251,7 @@ def population(algo: str, env: Any, hp: dict[str, Any]) -> list[Any]:
         "PPO": {"batch_size": 8, "learn_step": 16, "update_epochs": 2},
     }[algo]
     kind: Any = {"DQN": DQN, "PPO": PPO, "TD3": TD3}[algo]
-    return [kind(*spaces, i, net_config=NET, **{**known, **hp}) for i in range(3)]
+    return [kind(*spaces, index=i, net_config=NET, **{**known, **hp}) for i in range(3)]
 
 
 @contextlib.contextmanager

@@ -124,11 +124,15 @@ def test_same_seed_same_parents_and_each_call_draws_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [((0, True, 4), "greater than zero"), ((2, "yes", 4), "boolean"), ((2, True, -1), "greater than zero"),
-     ((2, True, 4, 0), "greater than zero")],
-)  # fmt: skip
-def test_bad_settings_are_both_value_and_assertion_errors(arguments: tuple, words: str) -> None:
+    ("arguments", "says"),
+    [
+        ((0, True, 4), "tournament_size must be an integer of at least 1; got 0. fix: tournament_size=1."),
+        ((2, "yes", 4), "elitism must be True or False; got 'yes'. fix: elitism=True."),
+        ((2, True, -1), "population_size must be an integer of at least 1; got -1. fix: population_size=1."),
+        ((2, True, 4, 0), "eval_loop must be an integer of at least 1; got 0. fix: eval_loop=1."),
+    ],
+)
+def test_bad_settings_are_both_value_and_assertion_errors(arguments: tuple, says: str) -> None:
     for kind in (ValueError, AssertionError):
-        with pytest.raises(kind, match=words):
+        with pytest.raises(kind, match=f"^TournamentSelection: {says}$"):
             TournamentSelection(*arguments)

@@ -216,7 +216,7 @@ def test_agents_with_modules_of_the_users_own_train_and_are_evaluated(kind: str)
     for make, env in (
         (lambda i: DQN(Wide.observation_space, Wide.action_space, i, batch_size=8,
                        actor_network=own(kind, 4, 2)), Wide),
-        (lambda i: DDPG(Wide.observation_space, NARROW, i, actor_network=own(kind, 4, 2), batch_size=8,
+        (lambda i: DDPG(Wide.observation_space, NARROW, index=i, actor_network=own(kind, 4, 2), batch_size=8,
                         critic_network=DummyEvolvable(Joined())), WideBox),
     ):  # fmt: skip
         lanes = make_vect_envs(make_env=env, num_envs=2)

@@ -154,8 +154,8 @@ class DeterministicActorCritic(EvolvableAlgorithm):
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
-        smoothing = ("policy_noise", "noise_clip") if self.smooths else ()
-        return self._numbers("lr_actor", "lr_critic", "gamma", "tau", *smoothing)
+        names = "lr_actor", "lr_critic", "gamma", "tau", *(("policy_noise", "noise_clip") if self.smooths else ())
+        return self._numbers(*names)
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.policy_freq,)

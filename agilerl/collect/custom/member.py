@@ -59,12 +59,16 @@ class CustomMember:
         self._random = foreign.method(agent, "random_action")
         self._convert = foreign.method(agent, "environment_action")
         self._join = foreign.method(agent, "environment_actions")  # of IPPO and MAPPO, whose actions are sampled
-        self.acts_raw = self._convert is not None and self._view.acts_raw  # stored actions may be raw
         self.layout = inner.actions if is_team and self.acts_raw and hasattr(inner, "actions") else None
         self._is_algorithm = isinstance(inner, RLAlgorithm)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_view"], name)
+
+    @property
+    def acts_raw(self) -> bool:
+        """Whether `get_action` returns stored actions, which may depend on the mode."""
+        return self._convert is not None and bool(self._view.acts_raw)
 
     def get_action(self, obs: Any, info: dict[str, Any], mask: np.ndarray | None, epsilon: float | None = None) -> Any:
         """Call `get_action` with the published arguments that it takes."""

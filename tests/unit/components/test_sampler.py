@@ -76,7 +76,7 @@ def test_processes_share_a_batch_each_from_its_own_buffer(monkeypatch: pytest.Mo
 
 def test_a_batch_that_has_no_row_for_a_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_place", lambda: (0, 4))
-    with pytest.raises(ConfigError, match=r"fix: batch_size=4 or more"):
+    with pytest.raises(ConfigError, match=r"^a batch of 3 rows is too small for 4 ranks\. fix: batch_size=4\.$"):
         Sampler(dataset=ReplayDataset(filled(ReplayBuffer(50)))).sample(3)
 
 

@@ -101,7 +101,7 @@ def test_keys_shapes_and_errors() -> None:
     assert list(EvolvableLSTM(4, 32, 3, cell="GRU", name="x").hidden_state_architecture) == ["x_h"]
     for x, hidden, sentence in (
         (torch.zeros(5, 4), None, "needs a hidden_state"),
-        (torch.zeros(4), state, r"reads \[B, 4\] or \[B, T, 4\]"),
+        (torch.zeros(4), state, r"^actor_encoder reads \[B, \(T,\) 4\]; got \(4,\)$"),
         (torch.zeros(5, 1, 1, 4), state, "reads"),
         (torch.zeros(6, 4), state, r"must have shape \(2, 6, 32\)"),
         (torch.zeros(5, 4), {"actor_encoder_h": state["actor_encoder_h"]}, r"got only \['actor_encoder_h'\]"),
@@ -231,7 +231,7 @@ def test_recurrent_configurations() -> None:
     typed = QNetwork(BOX, TWO, encoder_config=LstmNetConfig(48, cell="GRU"), random_seed=0)
     assert typed.recurrent
     assert list(typed.initialize_hidden_state()) == ["encoder_h"]
-    with pytest.raises(ValueError, match="feed-forward network"):
+    with pytest.raises(ValueError, match=r"^QNetwork is feed-forward and has no hidden state\. fix: recurrent=True\.$"):
         QNetwork(BOX, TWO).initialize_hidden_state()
     with pytest.raises(ConfigError, match="EvolvableLSTM reads vectors"):
         QNetwork(spaces.Box(0, 1, (3, 4, 8, 8)), TWO, recurrent=True)

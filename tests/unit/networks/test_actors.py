@@ -130,7 +130,10 @@ def test_action_spaces_without_a_policy_are_refused_by_name() -> None:
         DeterministicActor(OBS, spaces.Box(np.array([-np.inf, 0]), np.array([1, 1])))
     with pytest.raises(AlgorithmError, match="needs bounded actions"):
         StochasticActor(OBS, spaces.Box(-np.inf, np.inf, (2,)), squash_output=True)
-    with pytest.raises(AlgorithmError, match="needs Box, Discrete or MultiDiscrete"):
+    with pytest.raises(
+        AlgorithmError,
+        match=r"^DeterministicActor takes Box, Discrete or MultiDiscrete actions; got MultiBinary\(3\)\.$",
+    ):
         DeterministicActor(OBS, spaces.MultiBinary(3))
     with pytest.raises(ConfigError, match="squash_output=True is for Box actions"):
         StochasticActor(OBS, spaces.Discrete(3), squash_output=True)

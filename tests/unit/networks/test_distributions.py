@@ -146,7 +146,10 @@ def test_sizes_follow_the_space(space: Any, squash: bool, raw_size: int, numbers
 
 
 def test_what_has_no_distribution_or_no_entropy_says_so() -> None:
-    with pytest.raises(ConfigError, match="actions must be Box, Discrete"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^actions must be Box, \(Multi\)Discrete or MultiBinary, or a Dict or Tuple of these; got Text",
+    ):
         distribution_of(spaces.Text(3))
     with pytest.raises(ConfigError, match=r"no entropy in closed form\. fix: average"):
         distribution_of(spaces.Box(-1, 1, (1,)), True).entropy(raw(1, 2))

@@ -203,5 +203,7 @@ def test_mistakes_are_named(base: Any) -> None:
     agents = population("LLMPPO", base, 1)
     with pytest.raises(ConfigError, match=r"played turn by turn\. fix: finetune_llm_multiturn"):
         finetune_llm_reasoning(agents, games(base))
-    with pytest.raises(ConfigError, match="plays a SyncMultiTurnVecEnv; got GuessNumber"):
+    with pytest.raises(
+        ConfigError, match=r"^env must be a SyncMultiTurnVecEnv; got GuessNumber\. fix: SyncMultiTurnVecEnv"
+    ):
         finetune_llm_multiturn(agents, GuessNumber())
