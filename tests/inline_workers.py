@@ -21,7 +21,7 @@ class InlineWorkers:
     reports_progress = True
     is_optional = False
 
-    def __init__(self, make: Callable[[int], Serve], count: int) -> None:
+    def __init__(self, make: Callable[[int], Serve], count: int, as_copy: object = None) -> None:
         self._make, self._next = make, count
         self._workers = {place: make(place) for place in range(count)}
         self._replies: dict[int, list[Reply]] = {}

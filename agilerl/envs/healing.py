@@ -665,9 +665,14 @@ def _copy(into: Any, rows: slice, batch: Any) -> None:
 def _detach(parent: int) -> None:
     """Detach from the parent: keep copied objects alive, and exit only when the parent's end closes."""
     as_before()
+    end_group_with_parent(parent, CLOSE_S)
+    as_copy()
+
+
+def as_copy() -> None:
+    """Make a forked process independent of its parent: signals, pipes, objects, threads and random numbers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C of the terminal
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_group_with_parent(parent, CLOSE_S)
     for connection in CONNECTIONS:
         connection.close()
     multiprocessing.current_process().daemon = False  # a simulator may start child processes

@@ -1,9 +1,10 @@
-"""Workers in processes of this machine: started with a fresh interpreter, kept for the run, replaced when lost."""
+"""Workers in processes of this machine, new interpreters or copies: kept for the run, replaced when lost."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import multiprocessing
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.workers import main
 from agilerl.workers.executor import STALL_SECONDS, Reply, connection_of, receive, send
 
 MAX_FAILED_STARTS = 3  # in a row, before any worker was ready
@@ -36,6 +38,28 @@ NEW_INTERPRETER = (
 Serve = Callable[[bytes, Callable[[int], None]], bytes]
 
 
+class Copy:
+    """A copy of this process that calls a function, with the methods of `subprocess.Popen` that workers need."""
+
+    def __init__(self, function: Callable[..., None], *args: Any) -> None:
+        context: Any = multiprocessing.get_context("fork")
+        self._process = context.Process(target=function, args=args, daemon=True)
+        self._process.start()
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        code: int | None = self._process.exitcode
+        return code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; TimeoutExpired after this many seconds."""
+        self._process.join(timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+        return code
+
+
 @dataclass
 class _Worker:
     """One process and the parent's end of its pipe.
@@ -45,7 +69,7 @@ class _Worker:
         output: its standard error. reason: why it was killed, "" unless it was.
     """
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Copy
     connection: Connection
     output: Any
     is_ready: bool = False
@@ -57,13 +81,14 @@ class LocalWorkers:
     """`Executor` whose workers are processes of this machine.
 
     A process is a new interpreter that inherits nothing: no CUDA context, lock or thread, and no script that would run
-    again. Processes run in separate sessions, so that Ctrl-C only reaches this process. They end when this one does,
-    however it ends.
+    again. With `as_copy` it is a copy of this process, which has imported all that it needs. Processes run in separate
+    sessions, so that Ctrl-C only reaches this process. They end when this one does, however it ends.
 
     Args:
         make: called in every process with the worker's place (0 .. count - 1); returns what does the jobs. Serialised
             by value where it cannot be imported there.
         count: processes. variables: of their environment, in addition to this process's.
+        as_copy: is called first in each copy; None for new interpreters.
 
     Raises:
         ConfigError: `make` cannot be serialised.
@@ -72,10 +97,16 @@ class LocalWorkers:
     reports_progress = True
     is_optional = False
 
-    def __init__(self, make: Callable[[int], Serve], count: int, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], Serve],
+        count: int,
+        variables: Mapping[str, str] | None = None,
+        as_copy: Callable[[], None] | None = None,
+    ) -> None:
         if os.name != "posix":
             raise NotAvailableYetError("workers are processes that inherit a pipe, which needs POSIX. fix: workers=1.")
-        self.count = count
+        self.count, self._as_copy = count, as_copy
         self._variables = {"OMP_NUM_THREADS": "1", **(variables or {})}
         self._make = serialised(make)
         self._numbers = itertools.count()
@@ -146,15 +177,31 @@ class LocalWorkers:
         with contextlib.ExitStack() as stack:
             ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
             output = stack.enter_context(tempfile.TemporaryFile("a+b"))  # appended to, so that it can be emptied
-            main = ["-P", "-m", "agilerl.workers.main"]  # without the working directory, which may not be on our path
+            if self._as_copy is not None:
+                copy = Copy(self._serve_as_copy, theirs.fileno(), output.fileno(), place, os.getpid())
+                stack.pop_all()
+                theirs.close()
+                return _Worker(copy, connection_of(ours), output)
+            command = ["-P", "-m", "agilerl.workers.main"]  # without the working directory, which may not be on it
             process = subprocess.Popen(
-                [sys.executable, *main, str(theirs.fileno()), str(os.getpid()), str(place)],
+                [sys.executable, *command, str(theirs.fileno()), str(os.getpid()), str(place)],
                 pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=output, env={**os.environ, **self._variables, "PYTHONPATH": paths},
             )  # fmt: skip
             stack.pop_all()
         theirs.close()
         return _Worker(process, connection_of(ours), output)
+
+    def _serve_as_copy(self, pipe: int, output: int, place: int, parent: int) -> None:
+        """Serve in a copy of the process `parent`."""
+        assert self._as_copy is not None
+        self._as_copy()
+        os.environ.update(self._variables)
+        with open(os.devnull, "r+b") as nothing:
+            for number, file in enumerate((nothing.fileno(), nothing.fileno(), output)):
+                os.dup2(file, number)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a notebook's would reach its page
+        main.serve_process(pipe, parent, place)
 
     def _read(self, number: int) -> list[Reply]:
         """Return what has come from one worker; a lost one is replaced."""
@@ -233,7 +280,7 @@ class LocalWorkers:
         return one.process.wait()
 
 
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
+def _kill_session(process: subprocess.Popen[bytes] | Copy) -> None:
     """Kill a worker and the processes that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -72,8 +72,12 @@ def described(error: Exception) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until the parent closes the pipe, or is gone."""
-    descriptor, parent, place = (int(text) for text in sys.argv[1:])
+    """Serve as the arguments of the command say."""
+    serve_process(*(int(text) for text in sys.argv[1:]))
+
+
+def serve_process(descriptor: int, parent: int, place: int) -> None:
+    """Serve at the end `descriptor` of a pipe, until the parent closes its own or is gone."""
     end_with_parent(parent, signal.SIGKILL)  # which ends stopped processes, too
     end_group_with_parent(parent, seconds=0.0)
     try:

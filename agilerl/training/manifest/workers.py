@@ -12,6 +12,7 @@ from agilerl.config import Manifest
 from agilerl.core import foreign
 from agilerl.core.importing import import_code
 from agilerl.core.threads import available_cores
+from agilerl.envs.healing import as_copy, start_method
 from agilerl.training.manifest.build import make_founders, make_options, make_replay
 from agilerl.training.manifest.device import count_gpus, device_of
 from agilerl.training.manifest.tasks import task_of
@@ -20,7 +21,7 @@ from agilerl.training.serving import ShardServer
 from agilerl.workers.cluster import ClusterWorkers
 from agilerl.workers.connection import LOCAL, connect
 from agilerl.workers.executor import Executor
-from agilerl.workers.later import LaterWorkers
+from agilerl.workers.later import START_AFTER, START_COPIES_AFTER, LaterWorkers
 from agilerl.workers.local import LocalWorkers
 
 
@@ -40,7 +41,8 @@ def start_workers(
     """
     if workers.most > 1:
         make = partial(make_server, manifest, env, spec_of(manifest, env), device, seed, tuple(imports))
-        return LaterWorkers(partial(LocalWorkers, make, workers.most - 1), say)
+        start = partial(_start_spare, make, workers.most - 1)
+        return LaterWorkers(start, say, START_COPIES_AFTER if start_method() == "fork" else START_AFTER)
     others = 0 if manifest.evolution.mode == "async" else 1
     spec = spec_of(manifest, env)
     if workers.ray is None:
@@ -52,6 +54,10 @@ def start_workers(
     cluster = connect(workers.ray, 1 if count == "auto" else max(1, int(count) - others), workers.allow_insecure_ray)
     count = max(2, cluster.total("CPU")) if count == "auto" else max(2, int(count))
     return ClusterWorkers(make, count - others, cluster, uses_gpu=device == "cuda")
+
+
+def _start_spare(make: Callable[[int], ShardServer], count: int) -> LocalWorkers:
+    return LocalWorkers(make, count, as_copy=as_copy if start_method() == "fork" else None)
 
 
 def spec_of(manifest: Manifest, env: foreign.EnvLike) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import served_jobs as jobs
 
+from agilerl.envs.healing import as_copy
 from agilerl.errors import ConfigError, RunError
 from agilerl.workers import executor, local
 from agilerl.workers.executor import Reply
@@ -31,13 +32,13 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def started() -> Iterator[Callable[..., LocalWorkers]]:
+@pytest.fixture(params=[None, as_copy], ids=["interpreters", "copies"])
+def started(request: pytest.FixtureRequest) -> Iterator[Callable[..., LocalWorkers]]:
     """Starts workers, and ends them after the test."""
     every: list[LocalWorkers] = []
 
     def start(make: Any = jobs.make, count: int = 1) -> LocalWorkers:
-        every.append(LocalWorkers(make, count))
+        every.append(LocalWorkers(make, count, as_copy=request.param))
         return every[-1]
 
     yield start
@@ -210,7 +211,8 @@ def test_a_process_that_the_system_does_not_start_is_tried_again_later(
     workers = started()
     idle(workers)
     with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "Popen", lambda *args, **kwargs: (_ for _ in ()).throw(OSError(12, "no memory")))
+        for module, name in ((subprocess, "Popen"), (local, "Copy")):
+            patch.setattr(module, name, lambda *args, **kwargs: (_ for _ in ()).throw(OSError(12, "no memory")))
         assert done(workers, b"die").kind == "lost"
     assert workers.alive == 0
     assert done(workers, b"xx").payload == b"2"
