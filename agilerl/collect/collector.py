@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -328,6 +329,10 @@ class Collector(ABC):
 
     def foresee(self, population: Sequence[Any]) -> None:  # noqa: B027  # optional hook
         """Warn of members that will make no update within the budget; ignored by default."""
+
+    def kernel_threads(self, count: int) -> AbstractContextManager[None]:
+        """Context manager: kernels run members on up to `count` threads. No effect without kernels."""
+        return nullcontext()
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

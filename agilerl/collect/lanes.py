@@ -48,6 +48,7 @@ from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.team import Team
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.native.threads import kernel_threads
 
 if TYPE_CHECKING:
     from agilerl.envs.argument import Factory
@@ -404,6 +405,9 @@ class LaneCollector(Collector, Generic[Options]):
             if faults:
                 self._said[inner] = len(faults)
         return messages
+
+    def kernel_threads(self, count: int) -> contextlib.AbstractContextManager[None]:
+        return kernel_threads(count)
 
     def memories(self) -> Mapping[str, Any]:
         named: dict[str, Any] = {}

@@ -22,7 +22,6 @@ from agilerl.core.threads import available_cores, fixed_threads, repeatable_conv
 from agilerl.errors import AgileRLWarning
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
 from agilerl.hpo.screening import affordable, best_returns, promising, screened
-from agilerl.native.threads import kernel_threads
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.request import RunRequest
 from agilerl.runs.steering import Inbox, Taken
@@ -181,7 +180,7 @@ class TrainingLoop:
         self.best.announce()
         resume_command = None if self.store is None else self.store.way_on()
         processes = 1 if self.executor is None else 1 + self.executor.alive
-        kernels = kernel_threads(self.options.threads or max(1, available_cores() // processes))
+        kernels = self.collector.kernel_threads(self.options.threads or max(1, available_cores() // processes))
         shortage = naming_shortage(self.env_id, self.result, resume_command)
         with fixed_threads(self.options.torch_threads), kernels, repeatable_convolutions(), shortage:
             try:

@@ -13,7 +13,6 @@ from agilerl.collect.divergence import is_finite
 from agilerl.collect.fitness import FitnessEvaluator, PopulationEvaluation
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
-from agilerl.native.threads import kernel_threads
 from agilerl.training.dispatch import TEMPORARY_KEY
 from agilerl.training.population import evaluation_mode
 
@@ -44,7 +43,7 @@ class ShardServer:
             self._generation = asked["plan"].number
             self._release(list(self._members))
         threads = self.collector.options.torch_threads
-        with fixed_threads(threads), kernel_threads(threads), repeatable_convolutions():
+        with fixed_threads(threads), self.collector.kernel_threads(threads), repeatable_convolutions():
             self.collector.follow(asked["plan"])
             do = {
                 "generation": self._train, "round": self._round, "episodes": self._play, "judgement": self._judge,
