@@ -125,11 +125,11 @@ def hints_of(function: Any) -> dict[str, Any]:
     """Return the types of a function's arguments, without those whose names exist for type checkers alone."""
     try:
         return get_type_hints(function, include_extras=True)
-    except NameError:
+    except (NameError, AttributeError):
         scope = inspect.unwrap(function).__globals__
         hints: dict[str, Any] = {}
         for name, written in function.__annotations__.items():
-            with suppress(NameError):
+            with suppress(NameError, AttributeError):
                 hints |= get_type_hints(types.SimpleNamespace(__annotations__={name: written}), scope, None, True)
         return hints
 
