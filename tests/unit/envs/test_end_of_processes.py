@@ -109,6 +109,7 @@ def _with_worker(connection: Any) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("new_interpreters")
 def test_a_worker_of_a_population_leaves_no_process_behind() -> None:
     mine, theirs = FORK.Pipe()
     parent = FORK.Process(target=_with_worker, args=(theirs,))
