@@ -33,7 +33,7 @@ from agilerl.config.load import manifest_from, preset_for
 from agilerl.config.schema import Manifest
 from agilerl.envs import ready
 from agilerl.envs.vector import HealingVectEnv, make_vect_envs
-from agilerl.errors import NotAvailableYetError
+from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.manifest.environment_task import make_environments
 from agilerl.training.train_off_policy import train_off_policy
@@ -464,21 +464,21 @@ def test_the_plan_says_that_a_run_of_replay_is_not_repeated(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("algo", "options", "reason"),
+    ("algo", "options", "error", "reason"),
     [
-        ("DQN", {"training.carry_envs": True}, r"training\.carry_envs=true"),
-        ("DQN", {"training.shards": 2}, r"training\.shards=2"),
-        ("DQN", {"training.lockstep": False}, "one member trains at a time"),
-        ("PPO", {"training.carry_envs": True}, r"training\.carry_envs=true"),
-        ("PPO", {"recurrent": True}, "recurrent"),
-        ("DQN", {"workers": 2}, "workers=2"),
-        ("IPPO", {}, "IPPO: environments of several agents step together"),
-        ("CQL", {"dataset": "any.h5"}, "CQL: it learns from a data set"),
+        ("DQN", {"training.carry_envs": True}, ConfigError, r"training\.carry_envs=true"),  # by `config check` too
+        ("DQN", {"training.shards": 2}, ConfigError, r"training\.shards=2"),
+        ("DQN", {"training.lockstep": False}, ConfigError, "one member trains at a time"),
+        ("PPO", {"training.carry_envs": True}, ConfigError, r"training\.carry_envs=true"),
+        ("PPO", {"recurrent": True}, ConfigError, "recurrent"),
+        ("DQN", {"workers": 2}, NotAvailableYetError, "workers=2"),
+        ("IPPO", {}, NotAvailableYetError, "IPPO: environments of several agents step together"),
+        ("CQL", {"dataset": "any.h5"}, NotAvailableYetError, "CQL: it learns from a data set"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(algo: str, options: Any, reason: str) -> None:
+def test_what_does_not_fit_is_refused_by_name(algo: str, options: Any, error: Any, reason: str) -> None:
     small = {name: SMALL[name] for name in ("steps", "preset", "verbose", "out")} | ({} if algo != "PPO" else ROLLOUTS)
-    with pytest.raises(NotAvailableYetError, match=rf"environment\.asynchronous=true .*{reason}.*fix: "):
+    with pytest.raises(error, match=rf"environment\.asynchronous=true .*{reason}.*fix: "):
         agilerl.train(PlainCartPole, algo, **APART, **small, **options)
 
 

@@ -109,7 +109,8 @@ def _with_worker(connection: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_a_worker_of_a_population_leaves_no_process_behind(new_interpreters: None) -> None:
+@pytest.mark.usefixtures("new_interpreters")
+def test_a_worker_of_a_population_leaves_no_process_behind() -> None:
     mine, theirs = FORK.Pipe()
     parent = FORK.Process(target=_with_worker, args=(theirs,))
     parent.start()
