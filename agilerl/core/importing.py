@@ -32,6 +32,9 @@ def import_code(names: Iterable[str] | None) -> None:
                     importlib.import_module(name)
         except (ImportError, FileNotFoundError) as error:
             raise ConfigError(f"--import {name}: cannot be imported ({error}). fix: {_fix_of(name, error)}") from error
+        except Exception as error:
+            what = f"--import {name}: it raised {type(error).__name__} ({error})"
+            raise ConfigError(f"{what}. fix: correct it; --debug shows where.") from error
 
 
 def _fix_of(name: str, error: Exception) -> str:

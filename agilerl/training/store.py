@@ -88,11 +88,16 @@ class RunStore:
         self.saved: Saved | None
         try:
             self.saved, self.notes = newest_checkpoint(self._root)
-            if self.saved is None and any(self._root.glob("bad-gen-*")):
+            if self.saved is None and (any(self._root.glob("bad-gen-*")) or self._has_saved()):
                 self.notes += self._begin_again(restart)
         except BaseException:
             self.lock.release()
             raise
+
+    def _has_saved(self) -> bool:
+        """Whether the records go on after the first generation, whose end a checkpoint marks."""
+        records = self.folder / "metrics.csv"
+        return records.is_file() and "\n1," in records.read_text(encoding="utf-8", errors="replace")
 
     def _begin_again(self, restart: bool) -> list[str]:
         """Set aside the files of a run without intact checkpoints; nothing is deleted. Returns notes."""

@@ -117,15 +117,19 @@ def test_the_newest_whole_checkpoint_is_used_and_damaged_ones_are_kept(
     assert {p.name for p in (path / "checkpoints").glob("bad-*")} == {f"bad-{p.name}" for p in (first, second)}
 
 
+@pytest.mark.parametrize("are_gone", [False, True], ids=["damaged", "gone"])
 @two_cases
-def test_with_every_checkpoint_damaged_nothing_is_thrown_away_and_the_run_begins_again_only_as_asked(
-    name: str, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
+def test_without_a_whole_checkpoint_nothing_is_thrown_away_and_the_run_begins_again_only_as_asked(
+    name: str, are_gone: bool, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:
     original, whole = stopped(name)
     path = tmp_path / "run"
     shutil.copytree(original, path)
     for checkpoint in generations(path / "checkpoints"):
-        (checkpoint / "manifest.json").unlink()
+        if are_gone:
+            shutil.rmtree(checkpoint)
+        else:
+            (checkpoint / "manifest.json").unlink()
     before = {file: (path / file).read_bytes() for file in files_of(path) if file.parts[0] in REMAINS}
     for _ in range(2):  # the second time too, when the damaged ones have been renamed
         with pytest.raises(RunError, match=r"no checkpoint of .* is whole, .* fix: `agilerl resume .* --restart` sets"):

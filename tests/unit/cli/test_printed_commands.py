@@ -130,6 +130,13 @@ def test_a_mistake_beside_a_missing_import_keeps_its_own_fix(own: str) -> None:
     assert "--import" not in told, told
 
 
+def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def f(:\n")
+    told = cli("train", "CartPole-v1", "--import", str(wrong), code=2).stderr
+    assert "it raised SyntaxError (invalid syntax (wrong.py, line 1)). fix: correct it" in " ".join(told.split()), told
+
+
 def test_nothing_is_imported_that_a_record_names(own: str) -> None:
     cli("train", "Own-v0", "--import", own, *SMALL, "--out", "runs")
     (run,) = Path("runs/Own-v0").iterdir()
