@@ -31,9 +31,7 @@ def seeds_in(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last >= 2**63 or last - first >= MAX_SEEDS:
-            raise ConfigError(
-                f"--seeds takes at most {MAX_SEEDS:,} numbers below 2**63; got {text!r}. fix: --seeds 0-9."
-            )
+            raise ConfigError(f"--seeds: at most {MAX_SEEDS:,} numbers below 2**63; got {text!r}. fix: --seeds 0-9.")
         if last < first:
             raise ConfigError(f"--seeds takes ranges and numbers; got {text!r}. fix: --seeds 0-9, or --seeds 0,3,7.")
         seeds += range(first, last + 1)

@@ -87,7 +87,7 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
                     f"{self.options.learning_delay}. fix: more steps, or a smaller batch_size, learning_delay or "
                     "learn_step.",
                     AgileRLWarning,
-                    stacklevel=6,
+                    stacklevel=7,
                 )
 
     def _stored_when_due(self, population: Sequence[Any], interval: int) -> int:

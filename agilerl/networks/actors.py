@@ -110,9 +110,7 @@ class DeterministicActor(EvolvableNetwork):
             self.build_head(mask_width(action_space))
             return
         if not isinstance(action_space, spaces.Box):
-            raise AlgorithmError(
-                f"DeterministicActor takes Box, Discrete or MultiDiscrete actions; got {action_space}."
-            )
+            raise AlgorithmError(f"DeterministicActor takes Box, Discrete or MultiDiscrete; got {action_space}.")
         check_bounded(action_space, "DeterministicActor")
         super().__init__(observation_space, action_space=action_space, **vars(options))
         self._head_config["output_activation"] = self._head_config.get("output_activation") or "Tanh"

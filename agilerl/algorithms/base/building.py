@@ -94,9 +94,8 @@ def network_config(agent: RLAlgorithm, config: Mapping[str, Any] | NetConfig | N
     ]
     for place in places:
         if place.pop("use_hidden_state", remembers) not in (remembers, None):
-            fix = "recurrent=False" if remembers else _remembering(agent)
-            asked = f"{agent.algo} with recurrent={remembers}"
-            raise ConfigError(f"use_hidden_state contradicts {asked}. fix: {fix}, or leave it out.")
+            fix = f"{'recurrent=False' if remembers else _remembering(agent)}, or leave it out"
+            raise ConfigError(f"use_hidden_state contradicts {agent.algo}, recurrent={remembers}. fix: {fix}.")
     check_memory(agent, asks_for_memory(options), "net_config")
     return {**options, "encoder_config": places[1]} if len(places) > 1 else options
 

@@ -85,9 +85,10 @@ def begin_normalising(readers: Readers, is_asked: bool) -> None:
     """
     policies = {names[0]: network for network, names in reversed(readers)}
     for network, names in readers:
-        follows = all(name in policies and policies[name].normalize_observations for name in names)
-        if is_asked or (follows and any(network.vector_widths)):  # a new critic without vectors is untrained
+        leads = [policies[name] for name in names if name in policies and policies[name].normalize_observations]
+        width = sum(sum(lead.vector_widths) for lead in leads)  # a new critic that reads other columns is untrained
+        follows = not is_asked and len(leads) == len(names) and width == sum(network.vector_widths) > 0
+        if is_asked or follows:
             network.normalize_observations = True
-        if follows and not is_asked and network.normalize_observations:
-            for name in ("obs_mean", "obs_scale"):
-                network.get_buffer(name).copy_(torch.cat([policies[group].get_buffer(name) for group in names]))
+        for name in ("obs_mean", "obs_scale") if follows else ():
+            network.get_buffer(name).copy_(torch.cat([lead.get_buffer(name) for lead in leads]))
