@@ -79,7 +79,7 @@ def run_manifest(
     if manifest.training.explore_least < 1 and not any(isinstance(one, gym.spaces.Box) for one in spaces):
         raise ConfigError(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
-            f"{space}. fix: explore_least=1, and eps_start, eps_end."
+            f"{space}. fix: explore_least=1."
         )
     threshold = manifest.mutation.reset_dormant if evolution else None
     resets = None if threshold is None else resolve_name(RESETS.path)(threshold, seed)
