@@ -46,7 +46,7 @@ def run(arguments: list[str], tree: Path, cores: str) -> dict[str, Any]:
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(
             [*command, "--out", folder, "--quiet"], check=True, cwd=folder, stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": ""},
         )  # fmt: skip
         wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
         (path,) = Path(folder).glob("*/*/metrics.csv")

@@ -54,6 +54,13 @@ def one_thread() -> contextlib.AbstractContextManager[None]:
     return fixed_threads(1)
 
 
+def usual_threads(processes: int = 1) -> int:
+    """Return how many threads each of so many processes may use: its share of the cores, or of OMP_NUM_THREADS."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    cores = min(available_cores(), int(asked)) if asked.isdecimal() else available_cores()
+    return max(1, cores // processes)
+
+
 def available_cores() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

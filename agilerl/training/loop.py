@@ -18,7 +18,7 @@ from agilerl.collect.determinism import Probe, probe_determinism, warning_of
 from agilerl.collect.fitness import MeanReturn, PopulationEvaluation
 from agilerl.core.host import naming_shortage, return_freed_memory
 from agilerl.core.options import LoopOptions
-from agilerl.core.threads import available_cores, fixed_threads, repeatable_convolutions
+from agilerl.core.threads import fixed_threads, repeatable_convolutions, usual_threads
 from agilerl.errors import AgileRLWarning
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
 from agilerl.hpo.screening import affordable, best_returns, promising, screened
@@ -180,7 +180,7 @@ class TrainingLoop:
         self.best.announce()
         resume_command = None if self.store is None else self.store.way_on()
         processes = 1 if self.executor is None else 1 + self.executor.alive
-        kernels = self.collector.kernel_threads(self.options.threads or max(1, available_cores() // processes))
+        kernels = self.collector.kernel_threads(self.options.threads or usual_threads(processes))
         shortage = naming_shortage(self.env_id, self.result, resume_command)
         with fixed_threads(self.options.torch_threads), kernels, repeatable_convolutions(), shortage:
             try:

@@ -174,6 +174,7 @@ def _serve(
 ) -> None:
     """Run in a process: call the function on the arguments that arrive, until the pipe closes."""
     as_before()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # others are at work on the other cores
     if sys.platform != "win32":  # the parent's terminal signals are its own
         os.setsid()
     end_with_parent(parent)

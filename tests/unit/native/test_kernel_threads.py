@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import agilerl
+from agilerl.core import threads as core_threads
 from agilerl.core.options import LoopOptions
 from agilerl.envs.healing import start_method
 from agilerl.native import library as native
@@ -114,3 +115,16 @@ def test_kernel_threads_do_not_keep_workers_from_being_forked() -> None:
         assert FOUND.threads is not None
         FOUND.threads.run(lambda number: None, 2)
         assert start_method() == before
+
+
+@pytest.mark.parametrize(
+    ("asked", "processes", "expected"), [(None, 1, 8), ("", 1, 8), ("3", 1, 3), ("64", 1, 8), (None, 3, 2), ("1", 3, 1)]
+)
+def test_a_process_uses_its_share_of_the_cores(
+    asked: str | None, processes: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_threads, "available_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert core_threads.usual_threads(processes) == expected
