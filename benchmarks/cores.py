@@ -42,11 +42,12 @@ TASKS = {  # name -> arguments of `agilerl train`; steps are those of a member
 def run(arguments: list[str], tree: Path, cores: str) -> dict[str, Any]:
     """Train by the command line of a source tree: wall and CPU seconds, and a digest of the records."""
     with tempfile.TemporaryDirectory() as folder:
+        variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         command = ["taskset", "-c", cores, sys.executable, "-m", "agilerl", "train", *arguments, "--seed", "0"]
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(
             [*command, "--out", folder, "--quiet"], check=True, cwd=folder, stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": ""},
+            env={**variables, "PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"},
         )  # fmt: skip
         wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
         (path,) = Path(folder).glob("*/*/metrics.csv")
