@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import Space
 
+from agilerl.components.rows import check_distinct
 from agilerl.core import foreign
 from agilerl.core.spaces import differ
 from agilerl.envs.team import beside_mask, by_name, is_masked
@@ -143,6 +144,7 @@ def spaces_by_agent(
         if isinstance(spaces, Mapping):  # ids may be integers or tuples; networks and files use strings
             by_kind[what] = {str(agent): space for agent, space in spaces.items()}
     ids = None if agent_ids is None else [str(agent) for agent in agent_ids]
+    check_distinct(f"{algo}: agent_ids", ids or ())
     if ids is None:
         keyed = next((spaces for spaces in by_kind.values() if isinstance(spaces, Mapping)), None)
         if keyed is None:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from agilerl.algorithms import DQN, PPO
+from agilerl.algorithms import DQN, IPPO, PPO
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.prioritized import PrioritizedReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
@@ -45,6 +45,10 @@ ODD: list[tuple[Callable[[], Any], str]] = [
     (lambda: PPO(BOX, DISCRETE, lr_schedule="linaer"), r"'linaer'\. Did you mean 'linear'\?.* fix: linear\."),
     (lambda: dqn(hp_config={"lr": 1e-3}), r"RLParameter object for 'lr'; got float\. fix: lr=RLParameter\("),
     (lambda: train(eval_loop=0), r"train_off_policy: eval_loop must be .*got 0\. fix: eval_loop=1\."),
+    (
+        lambda: IPPO([BOX] * 2, [DISCRETE] * 2, agent_ids=["a", "a"]),
+        r"IPPO: agent_ids name the same one twice: a\. fix",
+    ),
     (lambda: MultiAgentReplayBuffer(9, None, ["a", "a"]), r"agent_ids name the same one twice: a\. fix: "),
     (lambda: MultiAgentReplayBuffer(9, ["x", "x"], ["a"]), r"field_names name the same one twice: x\. fix: "),
     (lambda: ReplayBuffer(9, field_names=["state", "state"]), r"field_names name the same one twice: obs\. fix: "),
