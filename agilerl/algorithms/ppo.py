@@ -256,7 +256,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     # --- the update ---------------------------------------------------------------------------------------------------
 
     def update_options(self) -> tuple[Any, ...]:
-        sequences = self.bptt_sequence_type, self.max_seq_len
+        sequences = self.bptt_sequence_type, self.max_seq_len, self.normalize_observations
         return self.share_encoders, self.distribution, self.clip_value_loss, *sequences
 
     def recipe(self) -> PolicyGradientRecipe | None:

@@ -129,11 +129,9 @@ class OnPolicyCollector(LaneCollector[LoopOptions]):
         return result
 
     def statistics(self, agents: Any) -> Mapping[str, Any] | None:
-        """Statistics of the member with the most samples; None if not used."""
-        if not adapted(agents[0]).normalize_observations:
-            return None
-        statistics: list[ObservationStatistics] = [agent.observation_statistics for agent in agents]
-        return max(statistics, key=lambda one: one.count)
+        """Statistics of the member with the most samples among those that normalise; None if none does."""
+        normalised = [agent.observation_statistics for agent in agents if adapted(agent).normalize_observations]
+        return max(normalised, key=lambda statistics: statistics.count, default=None)
 
 
 def _longest_rollout(population: Sequence[Any]) -> int:
@@ -410,6 +408,7 @@ class OnPolicyGeneration:
         Members receive the new statistics at the end of their rollout, so that statistics are constant within a
         rollout. The first ones are applied before the first rollout is learned from.
         """
+        due = [group for group in due if group.lead.normalize_observations]
         if self._statistics is None or not due:
             return
         rows = []

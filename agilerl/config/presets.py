@@ -17,6 +17,7 @@ from agilerl.algorithms import (
 )
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.yaml_text import parse_yaml
+from agilerl.core import foreign
 from agilerl.core.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import ConfigError
 
@@ -45,7 +46,7 @@ def _preset_files() -> dict[tuple[str, str | None], Any]:
     return files
 
 
-def _model_of_presets(algo: str) -> str:
+def model_of_presets(algo: str) -> str:
     """The algorithm whose presets apply to `algo`: itself, or the shipped one that a custom class derives from.
 
     Presets name every hyperparameter of their algorithm, so that a class which does not take all of them has none.
@@ -67,7 +68,7 @@ def preset_content(
     wanted = None if algo is None else canonical_name(str(algo))
     if name != GENERAL and wanted is not None and not is_language_id(env_id):
         check_kind(wanted, env_id)
-    model = None if wanted is None else _model_of_presets(wanted)
+    model = None if wanted is None else model_of_presets(wanted)
     label = f"{name}.{model}" if (name, model) in files and model is not None else name
 
     def content(key: tuple[str, str | None]) -> dict[str, Any]:
@@ -83,8 +84,15 @@ def preset_content(
         data["training"] = training
     if wanted is not None:
         data["algorithm"] = {**data["algorithm"], "name": wanted}
+        if scales_no_rewards(wanted):
+            data["training"] = {k: v for k, v in data.get("training", {}).items() if k != "normalize_rewards"}
     data["environment"] = {**data.get("environment", {}), "name": env_id}
     return data, f"preset {label}"
+
+
+def scales_no_rewards(algo: str) -> str | None:
+    """Return the method for which a custom class trains by itself, on unscaled rewards; None for other algorithms."""
+    return foreign.overridden(find_algorithm(algo), "learn", "get_action")
 
 
 def usual_algorithm(env_id: str) -> str:

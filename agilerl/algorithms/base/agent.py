@@ -48,7 +48,7 @@ from agilerl.core.checkpoint import load_tree
 from agilerl.core.hostile import malformed
 from agilerl.core.rng import restored_generator
 from agilerl.core.signatures import construct_without_repeats, constructor_arguments, taken_by, takes_any_name
-from agilerl.core.spaces import short_form, space_from_json
+from agilerl.core.spaces import MaskAsFeature, actions_differ, differ, short_form, space_from_json
 from agilerl.core.texts import as_dict, number
 from agilerl.core.transfer import as_device
 from agilerl.core.tree import Tree, map_leaves
@@ -480,11 +480,35 @@ class EvolvableAlgorithm(Predicting):
             "attributes": {k: v for k, v in self.inspect_attributes(self).items() if is_plain(v)},
         }
 
+    def _saved_spaces(self) -> dict[str, Any]:
+        """Return the spaces as in `state`, None for unsupported kinds; {} for an algorithm without spaces."""
+        return {}
+
+    def _check_spaces(self, state: Mapping[str, Any], source: str) -> None:
+        """Raise RunError if `state` has other spaces; a policy that reads its mask as a feature may replace them."""
+        for name, expected in self._saved_spaces().items():
+            saved = (state.get("spaces") or {}).get(name)
+            if saved is None or expected is None:
+                continue
+            built, needed = (
+                space_from_json(
+                    one if "type" in one else {"type": "Dict", "spaces": {a: s for a, s in one.items() if s}}
+                )
+                for one in (saved, expected)
+            )
+            compare = actions_differ if name.startswith("action") else differ
+            if not isinstance(built, MaskAsFeature) and compare(built, needed):
+                raise RunError(
+                    f"{source} holds an agent with {name} {built}; this {type(self).__name__} has {needed}. "
+                    f"fix: {state['class']}.load(path), which takes the spaces of the file."
+                )
+
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Restore the result of `state`; `source` is named in errors.
 
         Raises:
-            RunError: the state has another registry, or contains attributes that are methods of this agent.
+            RunError: the state has another registry or other spaces, or contains attributes that are methods of this
+                agent.
         """
         with malformed(source):
             check_sizes(state["networks"], source)
@@ -493,6 +517,7 @@ class EvolvableAlgorithm(Predicting):
                     f"Loaded registry does not match the algorithm's registry: {source} holds a {state['class']}, "
                     f"this is a {type(self).__name__}. fix: {state['class']}.load(path)"
                 )
+            self._check_spaces(state, source)
             device = self.device
             for name, value in state["attributes"].items():
                 if name.startswith("__") or callable(getattr(type(self), name, None)):

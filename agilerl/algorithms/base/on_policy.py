@@ -308,9 +308,10 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         return {ALONE: ObservationStatistics.rows(self.policy_network(), obs)}
 
     def take_statistics(self, statistics: RunningStatistics) -> None:
-        """Normalise observations by `statistics` from now on."""
-        self.observation_statistics = ObservationStatistics.of(statistics)
-        self.observation_statistics.normalise(self._readers())
+        """Normalise observations by `statistics` from now on, if `normalize_observations`."""
+        if self.normalize_observations:
+            self.observation_statistics = ObservationStatistics.of(statistics)
+            self.observation_statistics.normalise(self._readers())
 
     def _normalise_by(self, buffer: RolloutStore) -> None:
         """Update the statistics with a rollout's observations, if `normalize_observations`."""

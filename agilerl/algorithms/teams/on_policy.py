@@ -514,7 +514,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return values
 
     def update_options(self) -> tuple[Any, ...]:
-        sequences = self.bptt_sequence_type, self.max_seq_len
+        sequences = self.bptt_sequence_type, self.max_seq_len, self.normalize_observations
         return (self.clip_value_loss, self.action_ent_steps is None, *sequences, *self.policies.kinds)
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import optim
 
+from agilerl.algorithms import DQN, IPPO, PPO, TD3
 from agilerl.algorithms.base.copies import plain_spec
 from agilerl.algorithms.core import EvolvableAlgorithm, NetworkGroup, OptimizerWrapper, RLAlgorithm
 from agilerl.core.checkpoint import save_tree
@@ -21,6 +22,7 @@ from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import QNetwork
+from agilerl.wrappers.agent import RSNorm
 
 PARTS = gym.spaces.Dict({"low": gym.spaces.Box(-1, 1, (3,), np.float32), "kind": gym.spaces.Discrete(4)})
 OBS, CHOICE = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
@@ -173,3 +175,35 @@ def test_sizes_of_a_module_in_an_argument_are_checked_before_it_is_built(tmp_pat
     save_tree(path, state)
     with pytest.raises(RunError, match="asks for layers of"):
         agent.load_checkpoint(path)
+
+
+PLANE, IDS = gym.spaces.Box(-1, 1, (2,)), ["a_0", "a_1"]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda k: PPO(PLANE, gym.spaces.Discrete(k)), r"action_space Discrete\(1\); this PPO has Discrete\(2\)"),
+        (
+            lambda k: PPO(gym.spaces.Box(-1, 1, (k,)), gym.spaces.Discrete(2)),
+            "holds an agent with observation_space Box",
+        ),
+        (lambda k: TD3(PLANE, gym.spaces.Box(-k, k, (1,))), r"Box\(-1.0, 1.0, .*; this TD3 has Box\(-2.0, 2.0"),
+        (lambda k: RSNorm(DQN(PLANE, gym.spaces.Discrete(k))), r"action_space Discrete\(1\); this DQN has"),
+        (lambda k: IPPO([PLANE] * k, [PLANE] * k, IDS[:k]), r"Dict\('a_0': .*; this IPPO has Dict\('a_0': .*'a_1'"),
+        (lambda k: IPPO([PLANE] * 2, [gym.spaces.Discrete(k)] * 2, IDS), r"action_spaces Dict.*; this IPPO has Dict"),
+    ],
+    ids=["choices", "width", "bounds", "wrapped", "agents", "team"],
+)
+def test_a_checkpoint_of_other_spaces_is_refused_and_both_are_named(make: Any, text: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "agent.pt", make(2)
+    make(1).save_checkpoint(path)
+    with pytest.raises(RunError, match=text):
+        other.load_checkpoint(path)
+    other.save_checkpoint(path)
+    make(2).load_checkpoint(path)
+
+
+def test_bounds_of_observations_may_differ_between_checkpoint_and_agent(tmp_path: Path) -> None:
+    PPO(gym.spaces.Box(-2, 2, (2,)), gym.spaces.Discrete(2)).save_checkpoint(tmp_path / "agent.pt")
+    PPO(PLANE, gym.spaces.Discrete(2)).load_checkpoint(tmp_path / "agent.pt")

@@ -331,6 +331,21 @@ def test_members_of_different_observation_statistics_do_not_share_a_pass() -> No
     np.testing.assert_allclose(normalised, (raw - raw.mean(0)) / raw.std(0), atol=1e-5)
 
 
+@pytest.mark.parametrize("wants", [(False, True), (True, False)])
+@pytest.mark.parametrize("learner", ["fused", "sequential"])
+def test_statistics_are_of_the_rollouts_of_members_that_normalise(wants: tuple[bool, ...], learner: Any) -> None:
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    spaces = env.single_observation_space, env.single_action_space
+    pop = [PPO(*spaces, index=i, normalize_observations=one, learn_step=32) for i, one in enumerate(wants)]
+    pop, _ = train_on_policy(
+        env, "CartPole-v1", "PPO", pop, max_steps=128, evo_steps=64, eval_steps=8, learner=learner, verbose=False
+    )
+    env.close()
+    counts = {one.normalize_observations: one.observation_statistics.count for one in pop}
+    assert counts == {True: 128, False: 0}
+    assert torch.equal(*(net.obs_mean for one in pop if one.normalize_observations for net in (one.actor, one.critic)))
+
+
 def test_keys_of_replay_are_refused_in_a_manifest_of_ppo() -> None:
     from agilerl.config import preset_for
     from agilerl.config.load import manifest_from

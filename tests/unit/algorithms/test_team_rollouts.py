@@ -93,6 +93,15 @@ def test_members_that_normalise_learn_over_rows_what_they_learn_one_by_one() -> 
     torch.testing.assert_close(bits(one), bits(other), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("wants", [(False, True), (True, False)])
+@pytest.mark.parametrize("learner", ["fused", "sequential"])
+def test_statistics_are_of_the_rollouts_of_teams_that_normalise(wants: tuple[bool, ...], learner: Any) -> None:
+    pop = [population(IPPO, 1, normalize_observations=one)[0].clone(i) for i, one in enumerate(wants)]
+    pop, _ = train(pop, learner=learner)
+    counts = {one.normalize_observations: one.observation_statistics.count for one in pop}
+    assert counts == {True: 3 * 512, False: 0}  # rows of one member of three agents
+
+
 @pytest.mark.parametrize("cls", [IPPO, MAPPO])
 def test_a_resumed_run_is_the_run_that_never_stopped(cls: Any, tmp_path: Path) -> None:
     more = {"normalize_observations": True}

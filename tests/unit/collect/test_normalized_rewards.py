@@ -14,6 +14,7 @@ from small_envs import Episodes, ParallelGame
 import agilerl
 from agilerl import errors
 from agilerl.algorithms.dqn import DQN
+from agilerl.algorithms.ppo import PPO
 from agilerl.collect.collector import Shard
 from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.collect.rewards import RewardScale
@@ -269,6 +270,25 @@ def test_agents_with_their_own_learn_are_a_named_error() -> None:
         ConfigError, match=r"normalize_rewards is for .*; Own brings its own learn\. fix: .*TransformReward"
     ):
         loop.run()
+
+
+@pytest.mark.parametrize("method", ["get_action", "learn"])
+def test_the_scale_of_a_preset_gives_way_to_custom_methods_with_a_note(
+    method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(PPO, method)(self, *args, **kwargs)
+
+    kind: Any = type("Own", (PPO,), {method: called})
+    options = {**SMALL, "population": 1, "steps": 200, "learn_step": 64, "verbose": True}
+    del options["normalize_rewards"], options["reward_scale"]
+    run = agilerl.train(Steady, kind, **options)
+    assert run.manifest is not None
+    assert not run.manifest.training.normalize_rewards
+    assert f"normalize_rewards of the preset is left out: Own brings its own {method}()" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"normalize_rewards is for the algorithms of this package"):
+        agilerl.train(Steady, kind, **options, normalize_rewards=True)
+    assert preset_for("Steady", "PPO").training.normalize_rewards
 
 
 def test_one_way_of_scaling_is_enough() -> None:
