@@ -83,7 +83,8 @@ def count(setup: dict[str, Any], steps: int, members: int = MEMBERS, lanes: int 
     window, total = Window(WARM_UP, steps), (WARM_UP + steps + 2) * lanes
     hp = {"learn_step": total, **setup["hp"]}  # of PPO: its window ends before the rollout does
     options: dict[str, Any] = {
-        "max_steps": total, "evo_steps": total, "verbose": False, "seed": 0, "learner": "fused", "sinks": [window],
+        "max_steps": total, "evo_steps": total, "verbose": False, "seed": 0, "learner": "fused", "threads": 1,
+        "sinks": [window],
     }  # fmt: skip
     made: dict[str, Any] = {"population_size": members, "num_envs": lanes, "algo_kwargs": hp, "seed": 0}
     try:

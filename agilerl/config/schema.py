@@ -491,6 +491,8 @@ class Manifest(Section):
         use them keeps its earlier hash.
         """
         content, usual = self.as_dict(), Manifest().model_dump(mode="json")
+        if self.training.threads == 1:  # the default of earlier versions, with the same bits
+            content["training"]["threads"] = None
         sections = {name: (content[name], usual[name]) for name in FIRST_KEYS if name in content}
         sections["probabilities"] = content["mutation"]["probabilities"], usual["mutation"]["probabilities"]
         for name, (values, defaults) in sections.items():

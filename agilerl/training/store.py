@@ -88,16 +88,17 @@ class RunStore:
         self.saved: Saved | None
         try:
             self.saved, self.notes = newest_checkpoint(self._root)
-            if self.saved is None and (any(self._root.glob("bad-gen-*")) or self._has_saved()):
+            if self.saved is None and any(self._root.glob("bad-gen-*")):
                 self.notes += self._begin_again(restart)
         except BaseException:
             self.lock.release()
             raise
 
-    def _has_saved(self) -> bool:
-        """Whether the records go on after the first generation, whose end a checkpoint marks."""
+    def find_lost(self, restart: bool) -> None:
+        """Treat a run without checkpoints as one with damaged ones if its records go on after the first generation."""
         records = self.folder / "metrics.csv"
-        return records.is_file() and "\n1," in records.read_text(encoding="utf-8", errors="replace")
+        if self.saved is None and records.is_file() and "\n1," in records.read_text("utf-8", errors="replace"):
+            self.notes += self._begin_again(restart)
 
     def _begin_again(self, restart: bool) -> list[str]:
         """Set aside the files of a run without intact checkpoints; nothing is deleted. Returns notes."""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 89_680,
+    "lines of the package": 89_687,
     "files of more than 600 lines": 9,
     "lines loaded by agilerl.algorithms.dqn": 15_238,
     "lines loaded by agilerl.training.loop": 25_855,

@@ -390,6 +390,7 @@ def resume_training(path: str | os.PathLike[str], request: ResumeRequest | None 
         )
     ) as store:  # fmt: skip
         recorded, start = _record(folder, store)
+        store.find_lost(asked.restart)
         if store.saved is not None and not asked.allow_other_kernels:  # before anything is written
             kernels_named(str(store.saved.body["run"].get("kernels", "torch")))
         _check_backend(folder, recorded)
