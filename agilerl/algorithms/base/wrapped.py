@@ -6,7 +6,6 @@ Also contains helpers for agents that may be wrapped: which arguments they accep
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.evaluation import run_test
 from agilerl.algorithms.base.predict import Predicting, greedy_of, sampled_of
 from agilerl.algorithms.base.transitions import with_observations
 from agilerl.components.running import RunningMeanStd
@@ -28,6 +28,7 @@ from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam, StepBatch, TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
+from agilerl.telemetry.evaluation import Callback
 
 ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
 Statistics = Any  # RunningMeanStd, None for a part that is not normalised, or a dict or tuple of these
@@ -132,20 +133,25 @@ class AgentWrapper(Predicting):
             return change(experiences, self._shown)
         return with_observations(experiences, self._shown)
 
-    def test(self, env: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the agent's `test` with a policy that sees transformed observations; see `RLAlgorithm.test`."""
-        agent = self.agent
-        while isinstance(agent, AgentWrapper) and type(agent).test is AgentWrapper.test:
-            agent = agent.agent
-        policy, kind = {name: getattr(self, name) for name in ("get_action", "_greedy", "_sampled")}, type(agent)
-        observed: Any = object.__new__(type(kind.__name__, (kind,), policy))
-        object.__setattr__(observed, "__dict__", vars(agent))  # shared: assignments in `test` change the agent
-        before = self.training
-        self.set_training_mode(False)  # observations of an evaluation are not counted
-        try:
-            return observed.test(env, *args, **kwargs)
-        finally:
-            self.set_training_mode(before)
+    def test(
+        self,
+        env: Any,
+        swap_channels: bool = False,
+        max_steps: int | None = None,
+        loop: int = 1,
+        *,
+        vectorized: bool = True,
+        callback: Callback | None = None,
+        by_agent: bool = False,
+    ) -> Any:
+        """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
+
+        The training mode is restored and the result is appended to `fitness`. See `RLAlgorithm.test`. With `by_agent`
+        the returns of each agent [M] are returned, and their mean is appended.
+        """
+        return run_test(
+            self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
+        )
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """Return an independent copy of wrapper and agent."""
@@ -415,7 +421,7 @@ def _class_named(tree: Mapping[str, Any], path: str | Path) -> type[AgentWrapper
     name = str(tree["class"])
     kinds = [AgentWrapper]
     for kind in kinds:
-        kinds += [sub for sub in kind.__subclasses__() if not inspect.ismethod(sub._greedy)]  # not those of `test`
+        kinds += kind.__subclasses__()
     classes = {kind.__name__: kind for kind in kinds}
     if name not in classes:
         raise RunError(f"{path} holds a {name}, which is not defined here. fix: import the module that defines it.")

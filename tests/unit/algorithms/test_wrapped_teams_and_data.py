@@ -100,21 +100,6 @@ def experiences(rng: np.random.Generator, count: int = 8) -> tuple[Any, ...]:
     return states[0], actions, numbers[0], states[1], numbers[1]
 
 
-def test_training_calls_the_test_of_a_wrapped_team() -> None:
-    class Tested(IPPO):
-        def test(self, *args: Any, **kwargs: Any) -> Any:
-            return 42.0 + 0 * super().test(*args, **kwargs)
-
-    env = make_multi_agent_vect_envs(Far, 2)
-    for sum_scores in (True, False):
-        pop = [RSNorm(Tested(SPACES, [BOX] * 3, IDS, net_config=NET, batch_size=8, learn_step=8))]
-        _, fitness = train_multi_agent_on_policy(
-            env, "Far", None, pop, sum_scores=sum_scores, max_steps=16, evo_steps=16, eval_steps=4, verbose=False
-        )
-        assert set(np.ravel(fitness[-1])) == {42.0}
-    env.close()
-
-
 @pytest.mark.parametrize("form", [tuple, dict])
 def test_learning_from_replay_sees_normalised_observations(form: Any) -> None:
     wrapped = team()

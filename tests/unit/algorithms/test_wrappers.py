@@ -247,42 +247,6 @@ def test_only_the_named_keys_of_a_dict_are_normalised() -> None:
         RSNorm(Stub(), norm_obs_keys=["c"])
 
 
-class SelfTested(DQN):
-    """Its `test` returns the mean first entry of the observations that its policy is shown."""
-
-    def test(self, env: Any, *args: Any, **kwargs: Any) -> float:
-        self.published = super().test(env, *args, **kwargs)
-        return self.play(env.reset(seed=0)[0])
-
-    def play(self, obs: Any) -> float:
-        self.get_action(obs)
-        return float(np.mean(self.shown))
-
-    def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
-        self.shown = np.asarray(obs).reshape(-1, 4)[:, 0]
-        return super().get_action(obs, *args, **kwargs)
-
-
-class Doubled(AgentWrapper):
-    def test(self, *args: Any, **kwargs: Any) -> float:
-        return 2 * super().test(*args, **kwargs)
-
-
-def test_a_test_of_the_user_is_called_with_a_policy_that_sees_normalised_observations() -> None:
-    env = make_vect_envs("CartPole-v1", num_envs=2)
-    inner = SelfTested(OBS, ACTIONS, seed=0, batch_size=16)
-    wrapped = RSNorm(Doubled(inner))
-    wrapped.obs_rms.update(np.random.default_rng(1).normal(100, 1, (1000, 4)))  # CartPole starts within 0.05 of 0
-    assert wrapped.test(env, max_steps=5) == pytest.approx(-200, rel=0.1)
-    assert (inner.published, inner.fitness, inner.training) == (5, [5], True)
-    assert wrapped.obs_rms.count == 1000
-    pop, _ = train_off_policy(
-        env, "CartPole-v1", "DQN", [wrapped], ReplayBuffer(100), max_steps=128, evo_steps=64, verbose=False
-    )
-    env.close()
-    assert pop[0].fitness[-1] < -1
-
-
 def test_a_wrapped_population_trains_and_evolves() -> None:
     env = make_vect_envs("CartPole-v1", num_envs=4)
     pop = [
