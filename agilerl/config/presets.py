@@ -84,15 +84,10 @@ def preset_content(
         data["training"] = training
     if wanted is not None:
         data["algorithm"] = {**data["algorithm"], "name": wanted}
-        if scales_no_rewards(wanted):
+        if foreign.overridden(find_algorithm(wanted), "learn", "get_action"):  # then rewards are not scaled
             data["training"] = {k: v for k, v in data.get("training", {}).items() if k != "normalize_rewards"}
     data["environment"] = {**data.get("environment", {}), "name": env_id}
     return data, f"preset {label}"
-
-
-def scales_no_rewards(algo: str) -> str | None:
-    """Return the method for which a custom class trains by itself, on unscaled rewards; None for other algorithms."""
-    return foreign.overridden(find_algorithm(algo), "learn", "get_action")
 
 
 def usual_algorithm(env_id: str) -> str:

@@ -504,12 +504,12 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     # --- files, copies, populations ---------------------------------------------------------------------------
 
-    def _saved_spaces(self) -> dict[str, Any]:
-        return {name: space_or_none(getattr(self, name)) for name in ("observation_space", "action_space")}
-
     def state(self) -> dict[str, Any]:
-        rest = {"spaces": self._saved_spaces(), "exploration": self._exploration.bit_generator.state}
-        return {**super().state(), **rest}
+        spaces = {
+            "observation_space": space_or_none(self.observation_space),
+            "action_space": space_or_none(self.action_space),
+        }
+        return {**super().state(), "spaces": spaces, "exploration": self._exploration.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)
