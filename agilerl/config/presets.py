@@ -78,10 +78,8 @@ def preset_content(
     if model is not None and model != canonical_name(data["algorithm"]["name"]):
         usual = content((GENERAL, model)) if (GENERAL, model) in files else {}
         budget = {} if general else {k: data["training"][k] for k in BUDGET if k in data["training"]}
-        training = {**usual.get("training", {}), **budget}
-        algorithm = usual.get("algorithm", {})
-        data = {"environment": data.get("environment", {}), **usual, "algorithm": algorithm}
-        data["training"] = training
+        data = {"environment": data.get("environment", {}), "algorithm": {}, **usual}
+        data["training"] = {**usual.get("training", {}), **budget}
     if wanted is not None:
         data["algorithm"] = {**data["algorithm"], "name": wanted}
         if foreign.overridden(find_algorithm(wanted), "learn", "get_action"):  # then rewards are not scaled

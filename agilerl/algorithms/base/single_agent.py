@@ -478,10 +478,9 @@ class RLAlgorithm(EvolvableAlgorithm):
             vectorized: published; inferred from the environment. False rejects a vector environment.
             callback: called at the end of every episode with its return and the info of that step (of all lanes).
         """
-        options: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
         from agilerl.algorithms.base.evaluation import run_test  # makes environments
 
-        return float(run_test(self, env, swap_channels, max_steps, loop, **options))
+        return float(run_test(self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback))
 
     def begin_episodes(self) -> None:
         """Start an episode in all evaluation environments; for recurrent agents."""

@@ -127,10 +127,7 @@ class AgentWrapper(Predicting):
     def _seen(self, experiences: Any) -> Any:
         if not isinstance(experiences, tuple | list | Mapping) and not hasattr(experiences, "keys"):
             return experiences  # an option, not experiences
-        change = getattr(self.agent, "with_observations", None)
-        if change is not None:
-            return change(experiences, self._shown)
-        return with_observations(experiences, self._shown)
+        return getattr(self.agent, "with_observations", with_observations)(experiences, self._shown)
 
     def test(self, env: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the agent's `test` with a policy that sees transformed observations; see `RLAlgorithm.test`."""

@@ -427,8 +427,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         Returns:
             A float, or float64 [M].
         """
-        options: dict[str, Any] = {"callback": callback, "by_agent": not sum_scores}
-        return run_test(self, env, swap_channels, max_steps, loop, **options)
+        return run_test(self, env, swap_channels, max_steps, loop, callback=callback, by_agent=not sum_scores)
 
     def _greedy(self, obs: tree.Tree, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, A] for team lanes."""
