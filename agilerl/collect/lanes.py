@@ -28,7 +28,6 @@ from agilerl.collect.custom.calls import check_calls
 from agilerl.collect.custom.member import CustomLearner, reason_to_run_alone, warn_of_uncalled
 from agilerl.collect.evaluator import Evaluator, innermost, lanes_for
 from agilerl.collect.fitness import FitnessEvaluator
-from agilerl.collect.rewards import refuse_scaling
 from agilerl.core import foreign
 from agilerl.core.compatibility import OF_RUNS, RUN_DEFAULTS, enforce
 from agilerl.core.env_ids import is_team_id
@@ -368,7 +367,11 @@ class LaneCollector(Collector, Generic[Options]):
             with self.adopted(members) as learner:
                 is_custom = isinstance(learner, CustomLearner)
                 if is_custom and shared.rewards is not None:
-                    refuse_scaling(members[0])
+                    raise ConfigError(
+                        "training.normalize_rewards is for the algorithms of this package; "
+                        f"{type(members[0]).__name__} brings its own learn. fix: normalize_rewards=false, and "
+                        "gymnasium.wrappers.TransformReward around the environment."
+                    )
                 part = Shard(
                     learner.members if is_custom else members, [slots[place] for place in group], seed, plan.number,
                     plan.begun, plan.length, shared, self.ranks,

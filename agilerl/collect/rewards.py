@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.collect.collector import Shard
-from agilerl.core import foreign
 from agilerl.envs.step import StepBatch
-from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
 
 NEW: Mapping[str, Any] = {"mean": 0.0, "var": 1.0, "count": 0}
@@ -100,11 +98,3 @@ class RewardScale:
         """Store the statistics in the members."""
         for agent, mean, var, count in zip(self._agents, self.mean, self.var, self.count, strict=True):
             agent._reward_statistics = {"mean": float(mean), "var": float(var), "count": int(count)}
-
-
-def refuse_scaling(agent: foreign.Agent) -> NoReturn:
-    """Raise ConfigError: reward scaling is not supported for an agent with a custom `learn`."""
-    raise ConfigError(
-        f"training.normalize_rewards is for the algorithms of this package; {type(agent).__name__} brings its own "
-        f"learn. fix: normalize_rewards=false, and gymnasium.wrappers.TransformReward around the environment."
-    )

@@ -78,21 +78,14 @@ def preset_content(
     if model is not None and model != canonical_name(data["algorithm"]["name"]):
         usual = content((GENERAL, model)) if (GENERAL, model) in files else {}
         budget = {} if general else {k: data["training"][k] for k in BUDGET if k in data["training"]}
-        training = {**usual.get("training", {}), **budget}
-        algorithm = usual.get("algorithm", {})
-        data = {"environment": data.get("environment", {}), **usual, "algorithm": algorithm}
-        data["training"] = training
+        data = {"environment": data.get("environment", {}), "algorithm": {}, **usual}
+        data["training"] = {**usual.get("training", {}), **budget}
     if wanted is not None:
         data["algorithm"] = {**data["algorithm"], "name": wanted}
-        if scales_no_rewards(wanted):
+        if foreign.overridden(find_algorithm(wanted), "learn", "get_action"):  # then rewards are not scaled
             data["training"] = {k: v for k, v in data.get("training", {}).items() if k != "normalize_rewards"}
     data["environment"] = {**data.get("environment", {}), "name": env_id}
     return data, f"preset {label}"
-
-
-def scales_no_rewards(algo: str) -> str | None:
-    """Return the method for which a custom class trains by itself, on unscaled rewards; None for other algorithms."""
-    return foreign.overridden(find_algorithm(algo), "learn", "get_action")
 
 
 def usual_algorithm(env_id: str) -> str:

@@ -220,12 +220,11 @@ def differ(built: Space[Any], given: Space[Any]) -> bool:
 
 def actions_differ(built: Space[Any], given: Space[Any]) -> bool:
     """Whether actions for one space are wrong in the other: as `differ`, and Box bounds must agree."""
-    theirs = parts_of(given)
     if differ(built, given):
         return True
     if isinstance(built, spaces.Box) and isinstance(given, spaces.Box):
         return not (np.allclose(built.low, given.low) and np.allclose(built.high, given.high))
-    return any(actions_differ(part, theirs[key]) for key, part in parts_of(built).items())
+    return any(actions_differ(part, parts_of(given)[key]) for key, part in parts_of(built).items())
 
 
 def mask_width(space: Space[Any] | None) -> int:

@@ -480,35 +480,24 @@ class EvolvableAlgorithm(Predicting):
             "attributes": {k: v for k, v in self.inspect_attributes(self).items() if is_plain(v)},
         }
 
-    def _saved_spaces(self) -> dict[str, Any]:
-        """Return the spaces as in `state`, None for unsupported kinds; {} for an algorithm without spaces."""
-        return {}
-
     def _check_spaces(self, state: Mapping[str, Any], source: str) -> None:
-        """Raise RunError if `state` has other spaces; a policy that reads its mask as a feature may replace them."""
-        for name, expected in self._saved_spaces().items():
-            saved = (state.get("spaces") or {}).get(name)
-            if saved is None or expected is None:
+        """Raise RunError if `state` has other spaces, unless its policy reads the mask as a feature."""
+        for name, saved in (state.get("spaces") or {}).items():
+            if saved is None or None in saved.values():
                 continue
-            built, needed = (
-                space_from_json(
-                    one if "type" in one else {"type": "Dict", "spaces": {a: s for a, s in one.items() if s}}
-                )
-                for one in (saved, expected)
-            )
-            compare = actions_differ if name.startswith("action") else differ
-            if not isinstance(built, MaskAsFeature) and compare(built, needed):
-                raise RunError(
-                    f"{source} holds an agent with {name} {built}; this {type(self).__name__} has {needed}. "
-                    f"fix: {state['class']}.load(path), which takes the spaces of the file."
-                )
+            by_agent = getattr(self, f"possible_{name}", None)  # of a team
+            needed = getattr(self, name) if by_agent is None else gym.spaces.Dict(by_agent)
+            built = space_from_json(saved if by_agent is None else {"type": "Dict", "spaces": saved})
+            is_other = actions_differ if name.startswith("action") else differ
+            if not isinstance(built, MaskAsFeature) and is_other(built, needed):
+                text = f"{source} holds an agent with {name} {built}; this {type(self).__name__} has {needed}"
+                raise RunError(f"{text}. fix: {state['class']}.load(path), which takes the spaces of the file.")
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Restore the result of `state`; `source` is named in errors.
 
         Raises:
-            RunError: the state has another registry or other spaces, or contains attributes that are methods of this
-                agent.
+            RunError: the state has another registry, other spaces, or attributes that are methods of this agent.
         """
         with malformed(source):
             check_sizes(state["networks"], source)

@@ -87,11 +87,7 @@ def run_test(
     callback: Callback | None = None,
     by_agent: bool = False,
 ) -> Any:
-    """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
-
-    The training mode is restored and the result is appended to `fitness`. See `RLAlgorithm.test`. With `by_agent` the
-    returns of each agent [M] are returned, and their mean is appended.
-    """
+    """Implement `RLAlgorithm.test` for any agent; `by_agent`: return the returns of agents [M], append their mean."""
     check_lookup(env)
     if not vectorized and isinstance(env, gym.vector.VectorEnv):
         raise EnvError(

@@ -79,12 +79,8 @@ class Predicting:
                 self._playing = memory
 
     def act(self: Any, obs: tree.Tree, mask: tree.Tree | None = None, **unknown: Any) -> Any:
-        """Return only the greedy action, for agents without memory; see `predict`.
-
-        Raises:
-            AlgorithmError: a recurrent agent, whose state must be carried between calls.
-            ArgumentError: an unknown argument, such as `action_mask`.
-        """
+        """Return only the greedy action, see `predict`. Raises AlgorithmError for recurrent agents, whose state must be
+        carried between calls, and ArgumentError for an unknown argument, such as `action_mask`."""
         if unknown:
             raise ArgumentError(
                 f"{self.algo}.act takes obs and mask (1 = legal); got {', '.join(unknown)}. "
@@ -120,10 +116,7 @@ class Predicting:
 
     def load_checkpoint(self: Any, path: str | Path) -> None:
         """Load a file of `save_checkpoint` in place. The agent stays on its device.
-
-        Raises:
-            ValueError: the file belongs to an algorithm with another registry.
-        """
+        Raises RunError (a ValueError) if the file is of an agent with another registry or other spaces."""
         self.load_state(load_tree(path), str(path))
 
 
@@ -150,10 +143,7 @@ def _by_get_action(agent: Any, takes: set[str], obs: Any, mask: Mask = None) -> 
 
 def environment_actions(agent: Any, action: tree.Tree, count: int) -> Any:
     """Return the result of a user's `get_action` as `count` actions of the agent's space, clipped to its bounds.
-
-    Raises:
-        ConfigError: other than one action for each observation.
-    """
+    Raises ConfigError unless it is one action for each observation."""
     space = agent.action_space
     if not isinstance(space, gym.Space) or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
         return action
@@ -179,10 +169,7 @@ def _by_get_action_of_team(team: Any, takes: set[str], obs: Any, mask: Mask = No
 
 def sampled_of(agent: Any, rng: np.random.Generator) -> Policy:
     """Return the agent's policy with sampled actions, see `greedy_of`.
-
-    Raises:
-        NotAvailableYetError: the class has a `get_action` of the user.
-    """
+    Raises NotAvailableYetError if the class has a `get_action` of the user."""
     if foreign.defined_outside(type(agent), "get_action", unless="_sampled"):
         raise NotAvailableYetError(
             f"{type(agent).__name__} has a get_action of its own, which predict(deterministic=False) does not replace. "
@@ -202,10 +189,7 @@ def _sampling(agent: Any) -> Policy:
 
 def _begun(agent: Any, state: Any, episode_start: Any) -> Any:
     """Return the hidden state before this step: zeros where an episode starts; None if all start.
-
-    Raises:
-        ShapeError: a state of another form.
-    """
+    Raises ShapeError for a state of another form."""
     is_mapping = isinstance(state, Mapping) and all(torch.is_tensor(part) and part.ndim == 3 for part in state.values())
     if agent.is_recurrent and state is not None and not is_mapping:
         raise ShapeError(

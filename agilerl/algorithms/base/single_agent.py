@@ -478,10 +478,9 @@ class RLAlgorithm(EvolvableAlgorithm):
             vectorized: published; inferred from the environment. False rejects a vector environment.
             callback: called at the end of every episode with its return and the info of that step (of all lanes).
         """
-        options: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
         from agilerl.algorithms.base.evaluation import run_test  # makes environments
 
-        return float(run_test(self, env, swap_channels, max_steps, loop, **options))
+        return float(run_test(self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback))
 
     def begin_episodes(self) -> None:
         """Start an episode in all evaluation environments; for recurrent agents."""
@@ -504,12 +503,12 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     # --- files, copies, populations ---------------------------------------------------------------------------
 
-    def _saved_spaces(self) -> dict[str, Any]:
-        return {name: space_or_none(getattr(self, name)) for name in ("observation_space", "action_space")}
-
     def state(self) -> dict[str, Any]:
-        rest = {"spaces": self._saved_spaces(), "exploration": self._exploration.bit_generator.state}
-        return {**super().state(), **rest}
+        spaces = {
+            "observation_space": space_or_none(self.observation_space),
+            "action_space": space_or_none(self.action_space),
+        }
+        return {**super().state(), "spaces": spaces, "exploration": self._exploration.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)

@@ -128,10 +128,7 @@ class AgentWrapper(Predicting):
     def _seen(self, experiences: Any) -> Any:
         if not isinstance(experiences, tuple | list | Mapping) and not hasattr(experiences, "keys"):
             return experiences  # an option, not experiences
-        change = getattr(self.agent, "with_observations", None)
-        if change is not None:
-            return change(experiences, self._shown)
-        return with_observations(experiences, self._shown)
+        return getattr(self.agent, "with_observations", with_observations)(experiences, self._shown)
 
     def test(
         self,

@@ -427,8 +427,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         Returns:
             A float, or float64 [M].
         """
-        options: dict[str, Any] = {"callback": callback, "by_agent": not sum_scores}
-        return run_test(self, env, swap_channels, max_steps, loop, **options)
+        return run_test(self, env, swap_channels, max_steps, loop, callback=callback, by_agent=not sum_scores)
 
     def _greedy(self, obs: tree.Tree, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, A] for team lanes."""
@@ -474,15 +473,12 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             for name, value in resolve(self, f"actors.{group}").state_dict().items()
         }
 
-    def _saved_spaces(self) -> dict[str, Any]:
-        return {
+    def state(self) -> dict[str, Any]:
+        spaces = {
             "observation_spaces": {a: space_or_none(s) for a, s in self.possible_observation_spaces.items()},
             "action_spaces": {a: space_or_none(s) for a, s in self.possible_action_spaces.items()},
         }
-
-    def state(self) -> dict[str, Any]:
-        rest = {"spaces": self._saved_spaces(), "exploration": self._exploration.bit_generator.state}
-        return {**super().state(), **rest}
+        return {**super().state(), "spaces": spaces, "exploration": self._exploration.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.evaluation import EvaluatedIn
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
@@ -20,7 +21,7 @@ from agilerl.config import Manifest, preset_for
 from agilerl.config.experimental import MODE, RESETS, experimental_in
 from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.overrides import within_widths
-from agilerl.config.presets import model_of_presets, scales_no_rewards
+from agilerl.config.presets import model_of_presets
 from agilerl.core import foreign
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.rng import Purpose, seeds
@@ -107,7 +108,11 @@ def run_manifest(
             executor=executor,
         ),
     )
-    loop.notes += [*_unscaled_rewards(manifest), *without_effect(manifest, evolution)]
+    loop.notes += without_effect(manifest, evolution)
+    algo, is_scaled = manifest.algorithm.name, manifest.training.normalize_rewards
+    method = None if is_scaled else foreign.overridden(find_algorithm(algo), "learn", "get_action")
+    if method and preset_for(manifest.environment.name, model_of_presets(algo)).training.normalize_rewards:
+        loop.notes.append(f"normalize_rewards of the preset is left out: {algo} brings its own {method}()")
     if evolution and (settings := experimental_in(manifest)):
         loop.notes.append(f"experimental, without a measured gain: {', '.join(settings)}")
     try:
@@ -126,16 +131,6 @@ def run_manifest(
     finally:
         for created_env in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
             foreign.close(created_env)
-
-
-def _unscaled_rewards(manifest: Manifest) -> list[str]:
-    """Return a note if a custom class trains without the reward scaling of its base class's preset."""
-    name, method = manifest.algorithm.name, scales_no_rewards(manifest.algorithm.name)
-    if method is None or manifest.training.normalize_rewards:
-        return []
-    usual = preset_for(manifest.environment.name, model_of_presets(name)).training
-    text = f"normalize_rewards of the preset is left out: {name} brings its own {method}()"
-    return [text] if usual.normalize_rewards else []
 
 
 def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
