@@ -10,7 +10,7 @@ import torch
 
 from agilerl.native.library import Call, Library, Threads, library, pointer
 
-MIN_SECONDS = 250e-6  # of a call on one thread, below which handing over would cost more than it brings
+MIN_SECONDS = 2e-3  # of a call on one thread, below which a run gains nothing by handing over
 TRIALS = 2  # calls that are timed, of which the faster one counts: the first one also loads code and memory
 
 

@@ -89,7 +89,7 @@ class RunRequest:
     workers: Annotated[int | str | None, Option(
         "Processes that take part, or auto for one per core. They share out the seeds (default: auto), or play the "
         "episodes of one run's evaluations and train its shards (training.shards). Default there: one process, and "
-        "others that play episodes after the first second.", metavar="N", of_group=False,
+        "others that play episodes from the twentieth second on.", metavar="N", of_group=False,
     )] = None
     ray: Annotated[str | None, Option(
         "Where the workers of one run are: local starts a Ray of this machine, auto takes the running one, an address "

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from agilerl.errors import ConfigError, RunError
 from agilerl.workers.executor import Executor, NoWorkers, Reply
 
-START_AFTER = 20.0  # seconds for new interpreters; shorter runs would not gain
-START_COPIES_AFTER = 1.0  # seconds; a copy takes a hundredth of the time that an interpreter takes to import torch
+START_AFTER = 20.0  # seconds; shorter runs would not gain
 
 
 class LaterWorkers:

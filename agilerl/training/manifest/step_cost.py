@@ -35,7 +35,7 @@ MIN_STEPS, MAX_STEPS, MIN_TIMED_STEPS = 64, 1000, 5
 MIN_LIMIT_SECONDS, SHARE_OF_BUDGET, MAX_LIMIT_SECONDS = 1.0, 0.01, 5.0  # the longest for a budget in minutes
 TRIED = 2  # processes in which an environment is tried
 ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
-WORTH_WORKERS_S = 1e-4  # cost of a step above which lanes run in worker processes
+WORTH_WORKERS_S = 3e-4  # cost of a step above which lanes run in worker processes
 SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, decides how long training takes
 # Steps of a whole population up to which a learner that uses each of them many times is worth it in place of PPO. With
 # 430,000 steps of 1 ms DQN was ahead (LunarLander), and SAC ahead on Pendulum and behind on Hopper.

@@ -21,7 +21,7 @@ from agilerl.training.serving import ShardServer
 from agilerl.workers.cluster import ClusterWorkers
 from agilerl.workers.connection import LOCAL, connect
 from agilerl.workers.executor import Executor
-from agilerl.workers.later import START_AFTER, START_COPIES_AFTER, LaterWorkers
+from agilerl.workers.later import START_AFTER, LaterWorkers
 from agilerl.workers.local import LocalWorkers
 
 
@@ -42,7 +42,7 @@ def start_workers(
     if workers.most > 1:
         make = partial(make_server, manifest, env, spec_of(manifest, env), device, seed, tuple(imports))
         start = partial(_start_spare, make, workers.most - 1)
-        return LaterWorkers(start, say, START_COPIES_AFTER if start_method() == "fork" else START_AFTER)
+        return LaterWorkers(start, say, START_AFTER)
     others = 0 if manifest.evolution.mode == "async" else 1
     spec = spec_of(manifest, env)
     if workers.ray is None:

@@ -87,7 +87,6 @@ def test_a_bare_command_has_their_help_and_the_same_bits(monkeypatch: pytest.Mon
     monkeypatch.setattr(manifest_workers, "LocalWorkers", Counted)
     monkeypatch.setattr("agilerl.training.manifest.worker_settings.available_cores", lambda: 3)
     monkeypatch.setattr(Counted, "jobs", 0)
-    monkeypatch.setattr(manifest_workers, "start_method", lambda: "spawn")
     runs = [trained(tmp_path / "short")]
     assert Counted.jobs == 0, "a short run is over before they would start"
     monkeypatch.setattr(manifest_workers, "START_AFTER", 0.0)
