@@ -163,7 +163,7 @@ def threads(cores: int, load: float | None) -> Finding:
     text = f"{cores} cores" + ("" if load is None else f", load {load:.1f}")
     if load is not None and load > cores:
         return Finding("threads", NOTE, text, "wait until it is less: training shares the cores")
-    return Finding("threads", OK, f"{text}; kernels in C use all of them, torch one")
+    return Finding("threads", OK, f"{text}; wide networks use all of them in C, others one")
 
 
 def workers() -> Finding:

@@ -190,7 +190,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         except (TypeError, ValueError):
             raise ConfigError(f"priorities must be numbers; got {short(values)}. fix: pass abs(td_error).") from None
         if len(values) != len(rows):
-            raise ShapeError(f"{len(rows)} indices and {len(values)} priorities. fix: one for each.")
+            what = f"update_priorities() got {len(rows)} indices and {len(values)} priorities"
+            raise ShapeError(f"{what}. fix: one priority for each of batch['idxs'].")
         is_bad = ~(np.isfinite(values) & (values >= 0))
         if is_bad.any():
             at = int(np.argmax(is_bad))

@@ -215,7 +215,8 @@ def import_environment(env_id: str) -> str:
         with working_directory():
             content = vars(importlib.import_module(module))
     except ImportError as error:
-        raise EnvError(f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: set PYTHONPATH.") from None
+        fix = f"run in the folder of {module}.py, or set PYTHONPATH"
+        raise EnvError(f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: {fix}.") from None
     import gymnasium
 
     if callable(content.get(name)) and name not in gymnasium.registry:

@@ -50,7 +50,8 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
     rows = {name: _host(part) for name, part in memory.gather(memory.in_order()).items()}
     absent = [name for name in Transition.FIELDS if name not in rows]
     if absent:
-        raise ConfigError(f"the memory holds {', '.join(rows)}, and lacks {', '.join(absent)}. fix: all fields.")
+        what, fields = f"the memory holds {', '.join(rows)}, and lacks {', '.join(absent)}", Transition.FIELDS
+        raise ConfigError(f"{what}. fix: one filled with {', '.join(fields)}.")
     terminated = rows["done"].reshape(-1).astype(bool)
     order, ended = in_episodes(rows["obs"], rows["next_obs"], terminated)
     columns = {name: trees.take(rows[name], order) for name in ("obs", "action", "next_obs")}

@@ -139,7 +139,8 @@ def as_info(info: object, where: str, call: str, key: str = "info") -> Mapping[s
         return {}
     if isinstance(info, Mapping):
         return info
-    raise EnvError(f"{where}: {call} gave {key} = {short(info)}; expected a dictionary. fix: {{}}.")
+    text = f"{where}: {call} gave {key} = {short(info)}; expected a dictionary"
+    raise EnvError(f"{text}. fix: {{'action_mask': mask}} where it is a mask, else {{}}.")
 
 
 def as_vector_info(info: object, count: int, where: str, call: str) -> dict[str, Any]:
@@ -187,4 +188,5 @@ def by_agent(values: Tree, what: str, where: str, call: str) -> Mapping[Any, Any
     """
     if isinstance(values, Mapping):
         return values
-    raise EnvError(f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent. fix: {{agent: x}}")
+    text = f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent"
+    raise EnvError(f"{text}. fix: {{agent: ... for agent in self.agents}}.")

@@ -275,5 +275,6 @@ def _state_of(name: str, part: Any) -> dict[str, Any] | None:
     if part is None:
         return None
     if not foreign.has_methods(part, "state", "load_state"):
-        raise RunError(f"{name}: a {type(part).__name__} lacks state() and load_state(state). fix: add them.")
+        what = f"{name}: a {type(part).__name__} has no state() and load_state(state), so a run with it cannot be saved"
+        raise RunError(f"{what}. fix: add them, or train without saving.")
     return dict(part.state())

@@ -62,7 +62,8 @@ class RLParameter:
         if not self.min <= self.max:
             raise ConfigError(f"RLParameter: min must not exceed max; got min={self.min}, max={self.max}.")
         if not 0 < self.shrink_factor <= 1 <= self.grow_factor:
-            raise ConfigError(f"needs shrink_factor <= 1 <= grow_factor; got {self.shrink_factor}, {self.grow_factor}.")
+            what = f"RLParameter: expected 0 < shrink_factor <= 1 <= grow_factor; got {self.shrink_factor} and"
+            raise ConfigError(f"{what} {self.grow_factor}. fix: shrink_factor=0.8, grow_factor=1.2.")
 
     def mutate(self, rng: np.random.Generator | None = None) -> Any:
         """Make one step up or down, reversed at a limit; store and return the new value.

@@ -189,7 +189,8 @@ class BaseModel:
         try:
             peft_config = peft.get_peft_config({"task_type": "CAUSAL_LM", **config})
             if peft_config.is_prompt_learning:
-                raise ConfigError(f"{peft_config.peft_type.value} is no part of layers. fix: LoRA, say.")
+                kind = peft_config.peft_type.value
+                raise ConfigError(f"{kind} is no part of layers. fix: LoRA, DoRA, IA3, LoHa or LoKr.")
             with quiet(), torch.random.fork_rng(devices=[]):  # PEFT's initial values; adapters draw new ones
                 if self._peft is None:
                     self._peft = peft.get_peft_model(self.model, peft_config, adapter_name=name)

@@ -58,7 +58,8 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Any:
     if tokenizer is None and not (local and problem):
         tokenizer, problem = _loaded(transformers.AutoTokenizer, source, local)
     if tokenizer is None:
-        raise RunError(f"{text} holds no tokenizer ({problem}). fix: tokenizer.save_pretrained(folder).")
+        fix = "save one there with tokenizer.save_pretrained(folder)"
+        raise RunError(f"{text} holds no tokenizer that can be read ({problem}). fix: {fix}.")
     fault = difference_to_file(tokenizer)
     if fault:
         raise RunError(f"{text}: the tokenizer that was loaded is not the one of its tokenizer.json: {fault}.")
@@ -123,7 +124,8 @@ def pad_id(tokenizer: foreign.Tokenizer) -> int:
     """
     token = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if token is None:
-        raise ConfigError("the tokenizer has neither padding nor an end of sequence. fix: set tokenizer.eos_token.")
+        what = "the tokenizer has neither a token for padding nor an end of sequence"
+        raise ConfigError(f"{what}. fix: set tokenizer.eos_token to a token that it has.")
     return int(token)
 
 

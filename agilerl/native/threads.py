@@ -47,16 +47,15 @@ class Kernel:
     def run(self) -> None:
         """Run the call, on several threads where it takes long enough."""
         rows, threads = self.call.rows, self.library.threads
-        count = min(threads.count, rows.end - rows.begin) if threads is not None else 1
-        if threads is None or count == 1:
-            self.library.run(self.call, self.dtype == torch.float64)
-        elif len(self._seconds) < TRIALS or min(self._seconds) < MIN_SECONDS:
-            begin = time.perf_counter()
-            self.library.run(self.call, self.dtype == torch.float64)
-            if len(self._seconds) < TRIALS:
-                self._seconds.append(time.perf_counter() - begin)
-        else:
+        count = 1 if threads is None else min(threads.count, rows.end - rows.begin)
+        is_timed = len(self._seconds) == TRIALS
+        if threads is not None and count > 1 and is_timed and min(self._seconds) >= MIN_SECONDS:
             self.run_on(threads, count)
+            return
+        begin = time.perf_counter()
+        self.library.run(self.call, self.dtype == torch.float64)
+        if not is_timed:
+            self._seconds.append(time.perf_counter() - begin)
 
     def run_on(self, threads: Threads, count: int) -> None:
         """Run the call on `count` threads, each of which takes the next member until none is left."""

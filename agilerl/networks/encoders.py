@@ -133,7 +133,8 @@ def _check_fits(
             )
         return
     if bool(parts_of(space)) != (cls is EvolvableMultiInput) and cls is not EvolvableMLP:
-        raise ConfigError(f"{cls.__name__} cannot read {space}. fix: leave the encoder out, or pass encoder_cls=.")
+        fix = "leave the encoder to the space (EvolvableMultiInput for Dict and Tuple), or pass encoder_cls="
+        raise ConfigError(f"{cls.__name__} cannot read {space}. fix: {fix}.")
     if cls is EvolvableCNN:
         kind = dict(config if isinstance(config, Mapping) else vars(config) if config else {}).get("block_type")
         kind = kind or "Conv2d"

@@ -381,4 +381,5 @@ def _logged(path: Path) -> list[Taken]:
     try:
         return [Taken.from_dict(json.loads(line)) for line in whole.splitlines()]
     except (AgileRLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(f"{path} is damaged ({error}). fix: rename it, to go on without.") from error
+        what = f"{path} is damaged ({error}), so that the run cannot repeat what was asked of it"
+        raise RunError(f"{what}. fix: rename the file, if it may go on without.") from error

@@ -98,7 +98,8 @@ class SavableLoop:
         memories = dict(self.loop.collector.memories())
         for name, memory in memories.items():
             if not foreign.has_methods(memory, "changes"):
-                raise RunError(f"{name} is a {type(memory).__name__}, which cannot be saved. fix: ReplayBuffer.")
+                what = f"{name} is a {type(memory).__name__}, whose contents cannot be saved"
+                raise RunError(f"{what}. fix: ReplayBuffer, or train without saving.")
         return memories
 
     def trees(self) -> Trees:
@@ -139,7 +140,7 @@ class SavableLoop:
         if loop.evolution.shares_budget:  # some founders may have been stopped
             founders = founders[: len(saved)]
         if len(saved) != len(founders):
-            raise RunError(f"the run has {len(saved)} members; got {len(founders)}. fix: the same number.")
+            raise RunError(f"the run has {len(saved)} members; got a population of {len(founders)}. fix: as many.")
         loop.population = [filled(agent, templates, state) for agent, state in zip(founders, saved, strict=True)]
         loop.best.load_state(best, templates)
         for name, value in rest["result"].items():

@@ -196,7 +196,8 @@ class RunStore:
     def _restore_replay(self, run: SavableLoop, body: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
         memories = run.memories()
         if memories.keys() != body["replay"].keys():
-            raise RunError(f"the run has {sorted(body['replay'])}; got {sorted(memories)}. fix: the same ones.")
+            recorded, given = sorted(body["replay"]), sorted(memories)
+            raise RunError(f"the run has the replay buffers {recorded}; got {given}. fix: the same ones.")
         chunks = {name: [Chunk.of(entry) for entry in entries] for name, entries in body["replay"].items()}
         self._logs = {name: ReplayLog(self.folder / "replay" / name) for name in memories}
         return rebuild_memories(memories, states, self._logs, chunks, strict=self.strict_replay)
@@ -253,7 +254,9 @@ class RunStore:
             self.failed_saves += 1
             reason = f"generation {run.generations} could not be saved in {self.folder}: {error}"
             if self._failures >= self.max_failures:
-                raise RunError(f"{reason}; {self._failures} saves have failed. fix: make room, then resume.") from error
+                raise RunError(
+                    f"{reason}; {self._failures} saves in a row failed. fix: make room, then resume."
+                ) from error
             warnings.warn(
                 f"{reason}. Training goes on and saves again after the next generation "
                 f"({self._failures} of {self.max_failures} failures in a row end it).",

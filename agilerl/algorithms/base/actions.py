@@ -81,7 +81,8 @@ class DiscreteActions(PlainActions):
         choices, owner = choices_of(agent), f"{agent.algo}.learn"
         wanted = (count, *choices.shape)
         if choices.shape and action.numel() != int(np.prod(wanted)):
-            raise ShapeError(f"{owner} got actions of shape {tuple(action.shape)}; expected {wanted}. fix: get_action.")
+            what = f"{owner} got actions of shape {tuple(action.shape)}; expected {wanted}"
+            raise ShapeError(f"{what}. fix: store what get_action returned.")
         if not choices.shape:
             number = super().prepare(agent, action - choices.start[0], count)
         else:
@@ -89,7 +90,7 @@ class DiscreteActions(PlainActions):
             low, high = np.array(choices.start), np.array(choices.start) + np.array(choices.sizes)
             flat = parts.reshape(count, -1)
             if ((flat < low) | (flat >= high) | (flat != np.floor(flat))).any():
-                raise ShapeError(f"{owner} got actions outside {agent.action_space}. fix: what get_action returned.")
+                raise ShapeError(f"{owner} got actions outside {agent.action_space}. fix: those of get_action.")
             number = torch.from_numpy(choices.encode(parts)).to(action.device)
         check_discrete_actions(number, choices.count, owner)
         return number
@@ -134,7 +135,8 @@ class NormalizedBoxActions(PlainActions):
             )
         values = np.asarray(action, np.float64).reshape(-1, size)
         if not np.isfinite(values).all():
-            raise ShapeError(f"{int((~np.isfinite(values)).any(-1).sum())} actions are not finite. fix: finite ones.")
+            count = int((~np.isfinite(values)).any(-1).sum())
+            raise ShapeError(f"{count} of {len(values)} actions are not finite. fix: finite ones.")
         low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
         width, (lowest, highest) = high - low, raw_bounds(agent.policy_module())
         rounding = ROUNDING * np.maximum(width, 1.0)

@@ -39,7 +39,8 @@ class AsyncAgentsWrapper(AgentWrapper):
 
     def __init__(self, agent: Any) -> None:
         if not hasattr(agent, "agent_ids"):
-            raise AlgorithmError(f"AsyncAgentsWrapper is for teams; got {type(agent).__name__}. fix: IPPO, say.")
+            kind = type(agent).__name__
+            raise AlgorithmError(f"AsyncAgentsWrapper is for teams; got {kind}. fix: IPPO, MAPPO, MADDPG or MATD3.")
         super().__init__(agent)
 
     def observe(self, obs: Any, count: bool = False) -> Any:

@@ -148,7 +148,8 @@ def twin_critics(
     """Return two critics with independent weights: the given ones, or instances of `cls`."""
     pair = [None, None] if given is None else list(given)
     if len(pair) != 2:
-        raise AlgorithmError(f"{agent.algo}: critic_networks must be two; got {len(pair)}. fix: [critic, its clone].")
+        what = f"{agent.algo}: critic_networks must hold two critics; got {len(pair)}"
+        raise AlgorithmError(f"{what}. fix: [critic, critic.clone()].")
     first, second = (build(agent, cls, network, "critic_networks", i + 1, drop) for i, network in enumerate(pair))
     return first, second
 

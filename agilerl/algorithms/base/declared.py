@@ -192,7 +192,8 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     old = [name for name in kwargs if name in OLD_ARGUMENTS and name not in signature.parameters]
     if old and not takes_any_name(signature.parameters):
         instead = ", ".join(f"{name} is now {OLD_ARGUMENTS[name]}" for name in old)
-        raise AlgorithmError(f"{cls.__name__} takes spaces in place of sizes: {instead}. fix: the new names.")
+        fix = f"{cls.__name__}({', '.join(list(signature.parameters)[1:3])}, ...)"
+        raise AlgorithmError(f"{cls.__name__} takes spaces in place of sizes: {instead}. fix: {fix}.")
     arguments = bind(cls.__name__, signature, (None, *args), kwargs)
     for name, (values, published, mark) in ranges.items():
         if name in arguments and not (name in key.arguments_by_agent and isinstance(arguments[name], Mapping)):

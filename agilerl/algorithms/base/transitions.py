@@ -44,7 +44,8 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
 def check_same_rows(algo: str, count: int, later: int) -> None:
     """Raise ShapeError if n-step and one-step transitions have different rows."""
     if count != later:
-        raise ShapeError(f"{algo}.learn got {count} experiences and {later} n_experiences. fix: one of each.")
+        fix = "n_step_memory.sample_from_indices(experiences['idxs'])"
+        raise ShapeError(f"{algo}.learn got {count} experiences and {later} n_experiences. fix: {fix}.")
 
 
 def with_observations(experiences: Mapping[str, Any] | Sequence[Any], change: Any) -> dict[str, Any]:

@@ -207,8 +207,8 @@ def make_value(
 
 def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:
     """Concatenate the observations of a group's agents as rows."""
-    seen = [obs[AGENTS][agent] for agent in agents]
-    return seen[0] if len(seen) == 1 else tree.concatenate(seen, axis)
+    by_agent = [obs[AGENTS][agent] for agent in agents]
+    return by_agent[0] if len(by_agent) == 1 else tree.concatenate(by_agent, axis)
 
 
 def row_input(
@@ -221,7 +221,7 @@ def row_input(
 
     def prepare(obs: Any) -> dict[str, Any]:
         present = torch.as_tensor(obs[PRESENT], device=device)
-        seen = {agent: read(obs[AGENTS][agent]) for agent, read in readers.items()}
-        return {AGENTS: seen, **({} if joint is None else joint(obs)), PRESENT: present}
+        by_agent = {agent: read(obs[AGENTS][agent]) for agent, read in readers.items()}
+        return {AGENTS: by_agent, **({} if joint is None else joint(obs)), PRESENT: present}
 
     return prepare

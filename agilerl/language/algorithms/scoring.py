@@ -104,7 +104,8 @@ def completion_rows(batch: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
 def _all_of(kind: type[Row], rows: Any, source: str) -> list[Row]:
     wrong = [row for row in rows if not isinstance(row, kind)] if isinstance(rows, list | tuple) else [rows]
     if wrong:
-        raise AlgorithmError(f"learn() got {type(wrong[0]).__name__}. fix: batches of a {source}.")
+        fix = f"what reset() or step() of a {source} returned"
+        raise AlgorithmError(f"learn() got {type(wrong[0]).__name__}. fix: {fix}.")
     return list(rows)
 
 

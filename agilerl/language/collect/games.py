@@ -70,7 +70,7 @@ class Games:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Raise ConfigError if the games differ."""
         if dict(state) != self.state():
-            raise ConfigError(f"the run played {dict(state)}; these are {self.state()}. fix: the same ones.")
+            raise ConfigError(f"the run played games of {dict(state)}; these are of {self.state()}. fix: the same.")
 
 
 class GameBatches:

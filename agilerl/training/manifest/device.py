@@ -39,7 +39,8 @@ def resolve_device(device: str) -> str:
     except RuntimeError:
         raise _unknown(device) from None
     if asked.type == "mps":
-        raise ConfigError(f"device {device!r} is not supported: optimisers need float64. fix: --device cpu.")
+        why = "optimisers count their steps in float64, which Apple's GPUs lack"
+        raise ConfigError(f"device {device!r} is not supported: {why}. fix: --device cpu.")
     if asked.type not in ("cpu", "cuda"):
         raise _unknown(device)
     if asked.type == "cuda" and not torch.cuda.is_available():

@@ -160,7 +160,7 @@ def schedule_manifest(path: str | os.PathLike[str], steps: int | None = None) ->
             "fix: a file of `agilerl schedule RUN --out FILE`; --config takes manifests."
         )
     if content["format"] != FORMAT:
-        raise ConfigError(f"{source.name} has format {content['format']!r}; expected {FORMAT}. fix: write it anew.")
+        raise ConfigError(f"{source.name} has format {content['format']!r}; expected {FORMAT}. fix: write it again.")
     for key in content:
         if key not in KEYS:
             raise ConfigError(f"{source.name}: {unknown_choice('key of a schedule', str(key), KEYS)}")

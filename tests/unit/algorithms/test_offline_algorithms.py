@@ -87,7 +87,7 @@ def test_the_range_of_raw_actions_is_that_of_the_policy() -> None:
     ("action", "message"),
     [
         (np.zeros((4, 2)), r"actions of shape \[2\]; CQL was built for \[3\]"),
-        (np.array([[0.0, np.nan, 2.0]] * 2), r"^2 actions are not finite\. fix: finite ones\.$"),
+        (np.array([[0.0, np.nan, 2.0]] * 2), r"^2 of 2 actions are not finite\. fix: finite ones\.$"),
     ],
     ids=["shape", "not finite"],
 )

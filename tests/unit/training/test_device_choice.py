@@ -75,7 +75,7 @@ def test_without_a_gpu_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ("mps", "'mps' is not supported: optimisers need float64.* fix: --device cpu"),
+        ("mps", "'mps' is not supported: optimisers count their steps in float64.* fix: --device cpu"),
         ("mps:0", "'mps:0' is not supported"),
         ("meta", "unknown device 'meta'. fix: use auto, cpu, cuda"),
         ("gpu", "unknown device 'gpu'. fix: use auto, cpu, cuda"),
