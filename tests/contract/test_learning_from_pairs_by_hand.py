@@ -33,5 +33,8 @@ def test_a_loop_by_hand_learns_what_the_batches_hold(algo: str, tmp_path: Path) 
     with pytest.raises(AlgorithmError, match=r"learn\(\) got a batch without .* fix: what reset\(\) or step\(\) of a"):
         by_hand.learn({"prompt": ["1"]})
     for wrong, kind in ((["1+1=2"], "str"), (None, "NoneType"), (3, "int")):
-        with pytest.raises(AlgorithmError, match=rf"^learn\(\) got {kind}\. fix: what reset\(\) or step\(\) of a {gym.__name__} returned\.$"):
+        with pytest.raises(
+            AlgorithmError,
+            match=rf"^learn\(\) got {kind}\. fix: what reset\(\) or step\(\) of a {gym.__name__} returned\.$",
+        ):
             by_hand.learn(wrong)

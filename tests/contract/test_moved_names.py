@@ -65,7 +65,10 @@ def test_sizes_in_place_of_spaces_are_named() -> None:
         DQN(state_dim=(4,), action_dim=2, one_hot=False)
     says = "MADDPG takes spaces in place of sizes: state_dims is now observation_spaces, "
     says += "action_dims is now action_spaces, one_hot is now observation_space (a Discrete is one-hot encoded), "
-    with pytest.raises(AlgorithmError, match=re.escape(f"{says}n_agents is now agent_ids. fix: MADDPG(observation_spaces, action_spaces, ...).")):
+    with pytest.raises(
+        AlgorithmError,
+        match=re.escape(f"{says}n_agents is now agent_ids. fix: MADDPG(observation_spaces, action_spaces, ...)."),
+    ):
         MADDPG(state_dims=[(4,)], action_dims=[2], one_hot=False, n_agents=1)
 
 
