@@ -197,9 +197,9 @@ class LocalWorkers:
         assert self._as_copy is not None
         self._as_copy()
         os.environ.update(self._variables)
-        with open(os.devnull, "r+b") as nothing:
-            for number, file in enumerate((nothing.fileno(), nothing.fileno(), output)):
-                os.dup2(file, number)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number, file in enumerate((nothing, nothing, output)):
+            os.dup2(file, number)
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a notebook's would reach its page
         main.serve_process(pipe, parent, place)
 

@@ -90,7 +90,7 @@ class DiscreteActions(PlainActions):
             low, high = np.array(choices.start), np.array(choices.start) + np.array(choices.sizes)
             flat = parts.reshape(count, -1)
             if ((flat < low) | (flat >= high) | (flat != np.floor(flat))).any():
-                raise ShapeError(f"{owner} got actions outside {agent.action_space}. fix: those of get_action.")
+                raise ShapeError(f"{owner} got actions outside {agent.action_space}. fix: what get_action returned.")
             number = torch.from_numpy(choices.encode(parts)).to(action.device)
         check_discrete_actions(number, choices.count, owner)
         return number

@@ -279,7 +279,7 @@ BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
     (DDPG, BOX, {"gamma": 1.5}, r"gamma must be in \[0, 1\]"),
     (SAC, BOX, {"tau": 0}, r"tau must be in \(0, 1\]"),
     (SAC, BOX, {"init_temperature": -1}, "init_temperature must be above 0"),
-    (SAC, BOX, {"critic_networks": [1]}, "must be two; got 1"),
+    (SAC, BOX, {"critic_networks": [1]}, "must hold two critics; got 1"),
     (RainbowDQN, CHOICE, {"num_atoms": 1}, "num_atoms must be an integer of at least 2"),
     (RainbowDQN, CHOICE, {"v_min": 5, "v_max": 1}, "v_min must lie below v_max"),
     (TD3, BOX, {"net_config": {"latent": 3}}, "Did you mean 'latent_dim'"),
