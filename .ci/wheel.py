@@ -41,7 +41,8 @@ def main() -> None:
             library = native / f"_population.{target.replace('.', '_')}.{suffix}"
             source = native / "kernels" / "population.c"
             compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target]
-            subprocess.run([*compiler, *FLAGS, str(source), "-o", str(library)], check=True)
+            threads = [] if "windows" in target else ["-pthread"]
+            subprocess.run([*compiler, *FLAGS, *threads, str(source), "-o", str(library)], check=True)
             print(f"{library.name}: {library.stat().st_size // 1000} KB", flush=True)
         for leftover in (*native.glob("*.pdb"), *native.glob("*.lib")):  # of the compiler for Windows
             leftover.unlink()

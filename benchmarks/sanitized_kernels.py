@@ -2,12 +2,14 @@
 
     python benchmarks/sanitized_kernels.py [--shapes 2000] [--seed 0] [--plain] [--no-tests]
     python benchmarks/sanitized_kernels.py --calls 100000 [--small] [--first 0] [--seed 0] [--plain]
+    python benchmarks/sanitized_kernels.py --threads
 
 Builds them with AddressSanitizer and UndefinedBehaviorSanitizer (gcc), runs the differential tests on that build, then
 updates of random shapes: depth, widths, rows, actions, masks, members, minibatches, both precisions and both widths of
 vectors. Every shape's float64 results are compared with torch (1e-9). `--plain` uses the installed kernels instead:
 many more shapes in the same time. `--calls` makes random calls of C alone instead, hundreds a second, and checks
-memory and bits (`fuzz_kernels.py`). Prints one JSON line; the exit status is 1 if anything was found.
+memory and bits (`fuzz_kernels.py`). `--threads` runs the tests of calls on threads with ThreadSanitizer instead.
+Prints one JSON line; the exit status is 1 if anything was found.
 """
 
 from __future__ import annotations
@@ -20,31 +22,41 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC",
-         "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]  # fmt: skip
+         "-fno-omit-frame-pointer", "-pthread"]  # fmt: skip
+MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 TESTS = [
     f"tests/differential/test_native{name}.py"
     for name in ("", "_forward", "_policy", "_actor_critic", "_soft_actor_critic", "_teams")
 ]
+OF_THREADS = [
+    "tests/unit/benchmarks/test_fuzzed_kernels.py::test_members_on_threads_have_the_bits_of_one_thread",
+    "tests/unit/native/test_kernel_threads.py",
+]
 
 
-def sanitized(folder: Path) -> dict[str, str]:
-    """Copy the package with a sanitized build into `folder`; return the environment that loads it."""
+def sanitized(folder: Path, kind: Sequence[str] = MEMORY, names: Sequence[str] = ("asan", "ubsan")) -> dict[str, str]:
+    """Copy the package with a sanitized build into `folder`; return the environment that loads it.
+
+    kind: flags of the sanitizer. names: of its runtime libraries.
+    """
     shutil.copytree(ROOT / "agilerl", folder / "agilerl", ignore=shutil.ignore_patterns("_population*", "__pycache__"))
     native = folder / "agilerl" / "native"
     source, library = native / "kernels" / "population.c", native / "_population.so"
-    subprocess.run(["gcc", *FLAGS, str(source), "-o", str(library), "-lm"], check=True)
+    subprocess.run(["gcc", *FLAGS, *kind, str(source), "-o", str(library), "-lm"], check=True)
     runtimes = [subprocess.check_output(["gcc", f"-print-file-name=lib{name}.so"], text=True).strip() for name in
-                ("asan", "ubsan")]  # fmt: skip
+                names]  # fmt: skip
     # A large quarantine of freed memory makes NumPy slow, and the kernels free nothing.
     # `python -m pytest` would otherwise put the working directory, with the ordinary build, before PYTHONPATH.
     return {**os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "LD_PRELOAD": " ".join(runtimes),
-            "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16", "OMP_NUM_THREADS": "1"}  # fmt: skip
+            "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16",
+            "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:exitcode=66", "OMP_NUM_THREADS": "1"}  # fmt: skip
 
 
 def population(
@@ -260,6 +272,9 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=0, help="random calls of C, in place of tests and shapes")
     parser.add_argument("--first", type=int, default=0, help="number of the first call")
     parser.add_argument("--small", action="store_true", help="small shapes among them, for the slow sanitized build")
+    parser.add_argument(
+        "--threads", action="store_true", help="look for races between threads, in place of tests and shapes"
+    )
     parser.add_argument("--fuzz", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.fuzz:
@@ -267,6 +282,12 @@ def main() -> None:
         return
     begun, codes = time.perf_counter(), {}
     with tempfile.TemporaryDirectory() as folder:
+        if options.threads:
+            environment = sanitized(Path(folder), ["-fsanitize=thread"], ["tsan"])
+            command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow and not thorough", *OF_THREADS]
+            code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+            print(json.dumps({"build": "tsan", "exit code": code, "seconds": round(time.perf_counter() - begun, 1)}))
+            sys.exit(bool(code))
         environment = {**os.environ, "OMP_NUM_THREADS": "1"} if options.plain else sanitized(Path(folder))
         if options.calls:
             flags = ["--small"] * options.small + ["--poison"] * (not options.plain)

@@ -73,7 +73,7 @@ class Acting:
         actions = self._act()
         if actions is None:
             return False
-        self._keep(self.lanes.step(actions, self.watch.lanes))
+        self.keep(self.lanes.step(actions, self.watch.lanes))
         return True
 
     def begin(self) -> bool:
@@ -84,9 +84,9 @@ class Acting:
         self._pending = begin_step(self.lanes, actions, self.watch.lanes)
         return True
 
-    def finish(self) -> None:
-        """Finish the vector step that `begin` has begun."""
-        self._keep(finish_step(self.lanes, self._pending))
+    def wait(self) -> StepBatch:
+        """Return the results of the vector step that `begin` has begun, for `keep`."""
+        return finish_step(self.lanes, self._pending)
 
     def _act(self, draws: tuple[np.ndarray, ...] | None = None) -> Any:
         """Return the environment's actions of the next step; None if all members have diverged.
@@ -134,7 +134,7 @@ class Acting:
         self._waiting = self._waiting or IdleAgents(self._lead.team)
         return self._waiting.step(obs, action, batch)
 
-    def _keep(self, batch: StepBatch) -> None:
+    def keep(self, batch: StepBatch) -> None:
         """Store the transitions of a vector step."""
         obs, (flat, mask) = self.obs, self._acted
         if batch.team is not None and batch.team.defined is not None:  # the environment replaced actions

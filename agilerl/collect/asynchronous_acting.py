@@ -65,7 +65,7 @@ class AsynchronousActing(Acting):
         assert self._sent is not None
         self._acted = self._sent, self._acted[1]  # masks of legal actions change with the observations alone
         self._in_progress &= ~(batch.mask if batch.healed is None else batch.mask | batch.healed)
-        self._keep(batch)
+        self.keep(batch)
         steps_made = batch.mask.reshape(-1, self.num_envs).sum(1).tolist()
         for tally, env_steps in zip(self.tallies, steps_made, strict=True):
             tally.env_steps += env_steps

@@ -43,9 +43,9 @@ class BanditActing(Acting):
             places = memory.in_order()[max(0, len(memory) - agent.rounds - new_rounds) :]
             agent.rebuild_design(memory.gather(places)["obs"] if len(places) else None)
 
-    def _keep(self, batch: StepBatch) -> None:
+    def keep(self, batch: StepBatch) -> None:
         """Store a vector step, and rescale inputs whenever rounds have doubled."""
-        super()._keep(batch)
+        super().keep(batch)
         agents: list[Any] = self.agents
         memory, new_rounds = self.replay.memory, self._made * self.num_envs
         if any(agent.rounds + new_rounds >= 2 * agent.scaled_rounds for agent in agents):

@@ -147,13 +147,19 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
         """Make vector steps, and during the next one the updates that are due after each; yield environment steps."""
         for index in range(count + 1):
             is_going_on = index < count and acting.begin()
+            start = time.perf_counter()
             if index:
-                start = time.perf_counter()
-                updates.learn(index - 1)
-                self.seconds.learning += time.perf_counter() - start
-            if not is_going_on:
+                updates.begin(index - 1)
+            stepping = time.perf_counter()
+            try:
+                batch = acting.wait() if is_going_on else None
+            finally:  # of an exception too: the calls in the background use memory of the learner
+                stepped = time.perf_counter()
+                updates.finish()
+            self.seconds.learning += time.perf_counter() - start - (stepped - stepping)
+            if batch is None:
                 return
-            acting.finish()
+            acting.keep(batch)
             yield acting.lanes.num_lanes
 
     def _lane_by_lane(self, acting: AsynchronousActing, updates: Updates) -> Iterator[int]:

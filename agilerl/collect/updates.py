@@ -23,6 +23,7 @@ from agilerl.core.rng import Purpose
 from agilerl.core.transfer import to_device
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatches, UpdateResult
+from agilerl.native.threads import deferring, finish
 
 
 @dataclass(frozen=True)
@@ -136,24 +137,60 @@ class Updates:
         self._is_filled = False
         self._updates = [0] * len(self.agents)
         self._last: dict[int, tuple[Any, int, int, int]] = {}  # last update by member, see `end`
+        self._begun_calls: list[tuple[Plan, list[int], np.ndarray, list[UpdateResult]]] = []
 
-    def learn(self, index: int) -> None:
-        """Run the updates due after vector step `index` of the generation."""
+    def begin(self, index: int) -> None:
+        """Begin the updates due after vector step `index`, which kernels in C make in the background until `finish`.
+
+        Until then neither weights nor replay may be read or written. In torch the updates are made here.
+        """
+        with deferring():
+            self.learn(index, is_whole=False)
+
+    def finish(self) -> None:
+        """Finish the updates that `begin` has begun."""
+        finish()
+        self._conclude()
+
+    def learn(self, index: int, is_whole: bool = True) -> None:
+        """Run the updates due after vector step `index` of the generation; unless `is_whole`, only begin them."""
         counter, stored = self.replay.added(), len(self.replay.memory)
         if self.ranks.size > 1:
             counter, stored = self._held(counter, stored)
         if counter <= self.options.learning_delay:
             return
-        errors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        sample = self.replay.memory.sample_indices
         for plan in self.plans:
             if index % plan.schedule.interval:
                 continue
             in_step = len({self._updates[member] for member in plan.members}) == 1
             shifts = [plan.sizes] if in_step and stored >= plan.largest else self._shifts(plan, stored)
-            for sizes in shifts:
-                errors |= self._learn_together(plan, sizes, index)
+            group = self.learner.groups[plan.number]
+            for number, sizes in enumerate(shifts):
+                if number:
+                    finish()
+                indices = np.zeros((plan.schedule.count, len(sizes), max(sizes)), np.int64)
+                for row, (member, size) in enumerate(zip(plan.members, sizes, strict=True)):
+                    if size:
+                        indices[:, row, :size] = sample(self._rngs[member], (plan.schedule.count, size))
+                        self.tallies[member].updates += plan.schedule.count
+                batches = self.batches(plan, sizes, indices, index)
+                results = group.learn_each(batches, None if 0 not in sizes else [size > 0 for size in sizes])
+                self._begun_calls.append((plan, sizes, indices, results))
+        if is_whole:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Add up losses and write priorities of the calls that have been made."""
+        errors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for plan, sizes, indices, results in self._begun_calls:
+            for result in results:
+                plan.loss = result.loss if plan.loss is None else plan.loss + result.loss
+            if self.replay.prioritized:
+                errors |= self._priorities(plan, sizes, indices, results)
             if plan.loss is not None:
                 self.watch.losses(plan.members, plan.loss)
+        self._begun_calls.clear()
         if errors:
             self._reprioritise(errors)
 
@@ -192,26 +229,17 @@ class Updates:
             for count in sorted(done)
         ]
 
-    def _learn_together(self, plan: Plan, sizes: list[int], index: int) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Update the members of non-zero size; return their rows and new priorities by member, if any."""
-        count, live = plan.schedule.count, [size > 0 for size in sizes]
-        taking_part = [(row, member, sizes[row]) for row, member in enumerate(plan.members) if live[row]]
-        indices = np.zeros((count, len(sizes), max(sizes)), np.int64)
-        sample = self.replay.memory.sample_indices
-        for row, member, size in taking_part:
-            indices[:, row, :size] = sample(self._rngs[member], (count, size))
-        batches = self.batches(plan, sizes, indices, index)
-        results: list[UpdateResult] = self.learner.groups[plan.number].learn_each(batches, None if all(live) else live)
-        for result in results:
-            plan.loss = result.loss if plan.loss is None else plan.loss + result.loss
-        for _, member, _ in taking_part:
-            self.tallies[member].updates += count
+    def _priorities(
+        self, plan: Plan, sizes: list[int], indices: np.ndarray, results: list[UpdateResult]
+    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Return the rows and new priorities of the members of a call, if any."""
         priorities = [result.priorities for result in results if result.priorities is not None]
-        if not (self.replay.prioritized and priorities):
+        if not priorities:
             return {}
         values = torch.stack(priorities).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `learns_from_both`
         values = values.reshape(*values.shape[:2], -1, max(sizes)).sum(2)
-        return {member: (indices[:, row, :size], values[:, row, :size]) for row, member, size in taking_part}
+        rows = [(row, member, sizes[row]) for row, member in enumerate(plan.members) if sizes[row]]
+        return {member: (indices[:, row, :size], values[:, row, :size]) for row, member, size in rows}
 
     def _reprioritise(self, errors: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
         """Write priorities once per vector step, after all updates.

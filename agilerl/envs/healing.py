@@ -40,7 +40,6 @@ from agilerl.envs.limits import time_limit
 from agilerl.envs.masks import FINAL_MASK, MASK
 from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
-from agilerl.native.library import THREAD_NAME
 
 START_S = 60.0  # per environment of a new worker, whose first answer may wait for imports of a simulator
 CLOSE_S = 2.0
@@ -513,13 +512,13 @@ def start_method() -> str:
     """Return "fork" if it is safe and available; else "forkserver", else "spawn".
 
     A process with CUDA or with threads must not be forked: the child would inherit locks that are never released.
-    Monitor threads of progress bars are exempt, because they hold locks only briefly, and those of the kernels, which
-    hold none between two calls.
+    Monitor threads of progress bars are exempt, because they hold locks only briefly. Threads of the kernels do not
+    count either: they hold no lock between two calls.
     """
     methods = multiprocessing.get_all_start_methods()
     has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     threads = [t for t in threading.enumerate() if t is not threading.main_thread()]
-    others = [t for t in threads if not (type(t).__module__.startswith("tqdm") or t.name.startswith(THREAD_NAME))]
+    others = [t for t in threads if not type(t).__module__.startswith("tqdm")]
     if "fork" in methods and not has_cuda and not others and sys.platform != "darwin":
         return "fork"
     return "forkserver" if "forkserver" in methods else "spawn"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
+from ctypes import POINTER, Array, Structure, byref, c_double, c_int64, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,8 @@ from agilerl.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from agilerl.native.threads import Threads
+
 ABI = 8
 MAX_DEPTH = 12
 ACTIVATIONS = (
@@ -23,7 +23,6 @@ ACTIVATIONS = (
 )  # fmt: skip
 VARIABLE = "AGILERL_NATIVE"
 CHOICES = ("0", "1", "256", "512")
-THREAD_NAME = "agilerl-kernel"
 
 
 class Layer(Structure):
@@ -178,31 +177,6 @@ ENTRIES = {
 }
 
 
-class Threads:
-    """Threads that work beside the caller's for the length of a call.
-
-    Args:
-        count: the caller's included, at least two.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._executor = ThreadPoolExecutor(count - 1, THREAD_NAME)
-
-    def run(self, work: Callable[[int], None], count: int) -> None:
-        """Call `work` with 0 to `count` - 1, each on a thread of its own, and wait for all of them."""
-        others = [self._executor.submit(work, number) for number in range(1, count)]
-        try:
-            work(0)
-        finally:
-            for other in others:
-                other.result()
-
-    def close(self) -> None:
-        """End the threads."""
-        self._executor.shutdown()
-
-
 class Library:
     """The loaded kernels.
 
@@ -211,6 +185,7 @@ class Library:
 
     Attributes:
         threads: that calls may use beside the caller's (`native.threads.kernel_threads`); None for none.
+        has_threads: whether it can start some (not on Windows).
 
     Raises:
         OSError: a file that is no library, or one of another version.
@@ -230,6 +205,7 @@ class Library:
         if not widths:
             raise OSError(f"this processor has no vectors of {vector or 'AVX2, AVX-512 or NEON'}")
         self.vector = widths[0]
+        self.has_threads = hasattr(self._library, "population_pool")
         self.threads: Threads | None = None
 
     def _function(self, name: str) -> Any:
@@ -246,6 +222,26 @@ class Library:
         """Run the call."""
         if self._runs[type(call)](byref(call), c_int64(self.vector), c_int64(is_float64)):
             raise RuntimeError(f"{self.path} has no kernels for vectors of {self.vector} bits")
+
+    def start(self, threads: int) -> int | None:
+        """Start threads in C (`kernels/pool.h`); return the address of their pool, None if there are none."""
+        function = self._library.population_pool
+        function.restype = c_void_p
+        return function(c_int64(threads))  # type: ignore[no-any-return]  # of ctypes
+
+    def begin(self, pool: int, call: Call, rooms: Array[c_void_p], is_float64: bool) -> None:
+        """Begin a call that stays as it is until `finish`; rooms: of each thread of the pool, the caller first."""
+        run, size = ctypes.cast(self._runs[type(call)], c_void_p), c_int64(ctypes.sizeof(call))
+        begin = self._library.population_pool_begin
+        begin(c_void_p(pool), run, byref(call), size, rooms, c_int64(self.vector), c_int64(is_float64))
+
+    def finish(self, pool: int) -> None:
+        """Take part in the calls of the pool until they are done."""
+        self._library.population_pool_finish(c_void_p(pool))
+
+    def end(self, pool: int) -> None:
+        """End the threads of a pool."""
+        self._library.population_pool_free(c_void_p(pool))
 
 
 def wanted() -> str:

@@ -43,7 +43,7 @@ class CustomUpdates(Updates):
         random_steps = self.options.random_steps if isinstance(self.options, OffPolicyOptions) else 0
         self.member.check(random_steps, [name for name, is_needed in needed.items() if is_needed])
 
-    def learn(self, index: int) -> None:
+    def learn(self, index: int, is_whole: bool = True) -> None:
         assert self.schedule is not None
         if self.replay.added() <= self.options.learning_delay or index % self.schedule.interval:
             return

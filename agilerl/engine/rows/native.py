@@ -42,7 +42,7 @@ from agilerl.native.library import (
     library,
     pointer,
 )
-from agilerl.native.threads import Kernel
+from agilerl.native.threads import Kernel, finish
 
 CENTRALISED = ("vector_mlp", "linear_output", "head_net")  # parts of critics that encode all observations as one vector
 ADAM = {"Adam": 0, "AdamW": 1}  # kind of rule -> whether the decay of weights is decoupled from the gradient
@@ -160,8 +160,7 @@ class NativeUpdates:
             "conservative": None if recipe.conservative is None else hp[recipe.conservative].double(),
         }
         self._run(bound, {"rows": hp["lr"]}, tensors)
-        priorities = tensors["error"].abs_()  # type: ignore[union-attr]  # a result
-        results = zip(tensors["loss"], priorities, strict=True)  # type: ignore[arg-type]
+        results = zip(tensors["loss"], tensors["error"], strict=True)  # type: ignore[arg-type]
         return [UpdateResult(loss, priorities=errors) for loss, errors in results]
 
     def _run_actor_critic(
@@ -242,6 +241,7 @@ class NativeUpdates:
                 (("obs", batch.obs), ("next_obs", batch.next_obs))}  # fmt: skip
         rates = [hp[name].double().contiguous() for name in ("lr_actor", "lr_critic")]
         call, storage = bound.kernel.call, bound.storage
+        storage["agents' batch"] = obs, rates
         for name, agent_obs in obs.items():
             for agent, of_agent in zip(storage["agent"], agent_obs, strict=True):
                 setattr(agent, name, of_agent.data_ptr())
@@ -254,6 +254,7 @@ class NativeUpdates:
         moves = [(batch.number + k) % recipe.policy_interval == 0 for k in range(len(joint))]
         sizes: Sequence[Tensor | None] = [None] * len(joint)
         if batch.wants_priorities:
+            finish()
             assert tensors["error"] is not None
             sizes = list((tensors["error"] * present).sum(-1) / present.sum(-1).clamp(min=1))
         each_update = zip(results["loss"], results["actor_loss"], sizes, moves, strict=True)
@@ -303,6 +304,7 @@ class NativeUpdates:
         of_rows = {name: rate.double().contiguous() for name, rate in rates.items()}
         for name, rate in of_rows.items():
             getattr(call, name).lr = rate.data_ptr()
+        bound.storage["batch"] = contiguous, of_rows  # a call may go on after this
         bound.kernel.run()
 
     def _bound(self, recipe: Recipe, batch: int, inputs: int) -> Bound | None:

@@ -117,3 +117,5 @@ EXPORT int64_t population_pg(const PolicyGradient *call, int64_t vector, int64_t
 EXPORT int64_t population_ac(const ActorCritic *call, int64_t vector, int64_t is_float64) { RUN(ac); }
 EXPORT int64_t population_sac(const SoftActorCritic *call, int64_t vector, int64_t is_float64) { RUN(sac); }
 EXPORT int64_t population_team(const TeamActorCritic *call, int64_t vector, int64_t is_float64) { RUN(team); }
+
+#include "pool.h"

@@ -81,9 +81,10 @@ static void NAME(td_member)(const TemporalDifference *call, int64_t n) {
     }
     const REAL share = call->conservative ? (REAL)0.5 : 1;
     for (int64_t b = 0; b < batch; b++) {
-      error[b] = values[action[b] * columns + b] - goals[b];
-      REAL weighted = share * (error[b] * weight[b]);
-      losses[b] = FMA(weighted, error[b], losses[b]), grad[action[b] * columns + b] += weighted + weighted;
+      REAL difference = values[action[b] * columns + b] - goals[b];
+      REAL weighted = share * (difference * weight[b]);
+      losses[b] = FMA(weighted, difference, losses[b]), grad[action[b] * columns + b] += weighted + weighted;
+      error[b] = difference < 0 ? -difference : difference;
     }
     ((REAL *)call->loss)[u * rows->members + n] = NAME(row_sum)(losses, columns);
     NAME(Rate) rate;

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from agilerl.native import library as native
-from agilerl.native.library import Call, Forward, Library, TemporalDifference, Threads
-from agilerl.native.threads import Kernel
+from agilerl.native.library import Call, Forward, Library, TemporalDifference
+from agilerl.native.threads import Kernel, Threads
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no kernels were built for this machine")
 SHAPES = range(48)
@@ -97,9 +97,11 @@ def test_members_on_threads_have_the_bits_of_one_thread(fuzz: ModuleType) -> Non
             """Run the call."""
             members, dtype = call.rows.end - call.rows.begin, torch.float64 if is_float64 else torch.float32
             used.add(min(8, members))
-            Kernel(plain, call, dtype).run_on(threads, min(8, members))
+            threads.begin(Kernel(plain, call, dtype))
+            threads.finish()
 
-    plain, threads, used = fuzz.installed()[0], Threads(8), set[int]()
+    plain, used = fuzz.installed()[0], set[int]()
+    threads = Threads(plain, 8)
     libraries = [OnThreads(plain.path, plain.vector), plain]
     line = fuzz.fuzz(fuzz.Fuzzer(libraries), 0, range(150), lambda number: None)
     threads.close()
