@@ -16,7 +16,7 @@ from agilerl.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-ABI = 8
+ABI = 9
 MAX_DEPTH = 12
 ACTIVATIONS = (
     "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
@@ -27,12 +27,16 @@ THREAD_NAME = "agilerl-kernel"
 
 
 class Layer(Structure):
-    """One dense layer: real widths, activation, and the columns of its parameters in a row."""
+    """One layer: real widths, activation, the columns of its parameters in a row, and the sizes of a convolution."""
 
     _fields_ = [
         (name, c_int64)
-        for name in ("inputs", "outputs", "activation", "norm", "weight", "weight_row", "bias", "gain", "shift")
-    ]
+        for name in (
+            "inputs", "outputs", "activation", "norm", "weight", "weight_row", "bias", "gain", "shift",
+            "channels", "height", "width", "kernel_height", "kernel_width", "stride_height", "stride_width",
+            "pad_height", "pad_width",
+        )
+    ]  # fmt: skip
 
 
 class Member(Structure):
