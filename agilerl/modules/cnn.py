@@ -125,6 +125,7 @@ GEOMETRY = ("channel_size", "kernel_size", "stride_size", "padding_size")
 LARGE, MIDDLE = 40, 12  # thresholds of the shorter side, in pixels, for different default layers
 WIDEST_MAP = 10  # maximum side of the last layer's output, which a dense layer reads
 MAX_LAYERS = 6  # of a network without explicit limits
+MAX_PIXELS = 32 * 32  # of images whose networks run over rows: beyond, patches are slower than torch's convolution
 
 
 def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
@@ -301,11 +302,13 @@ class EvolvableCNN(LayeredModule):
         return self.feature_maps(self.as_input(x)).flatten(1)
 
     def dense_stack(self) -> DenseStack | None:
-        """Return layers and parameters of plain 2D convolutions; None if a hook or a subclass adds to them."""
+        """Return layers and parameters of plain 2D convolutions of at most `MAX_PIXELS`; None if a hook or a subclass
+        adds to them."""
         names = (self.activation, self.output_activation)
         is_plain = all(getattr(type(self), name) is getattr(EvolvableCNN, name) for name in RUN_BY)
         is_plain = is_plain and self.block_type == "Conv2d" and not self.layer_norm and is_untouched(self)
-        if not is_plain or not all(known_activation(name).pointwise for name in names):
+        is_small = math.prod(self.input_shape[1:]) <= MAX_PIXELS  # the same in all members, whatever evolution adds
+        if not is_plain or not is_small or not all(known_activation(name).pointwise for name in names):
             return None
         shape, widths, stack = self.geometry, [self.input_shape[0], *self.channel_size], []
         act, output_act = (None if name == "Identity" else name for name in names)
