@@ -34,8 +34,8 @@ setup(
             "agilerl.native._population",
             ["agilerl/native/kernels/population.c"],
             depends=[f"agilerl/native/kernels/{name}.h" for name in (
-                "activations", "actor_critic", "dense", "elementary", "forward", "policy_gradient", "pool",
-                "population", "real", "simd", "soft_actor_critic", "team_actor_critic", "temporal_difference",
+                "activations", "actor_critic", "convolution", "dense", "elementary", "forward", "policy_gradient",
+                "pool", "population", "real", "simd", "soft_actor_critic", "team_actor_critic", "temporal_difference",
             )],
             extra_compile_args=UNIX,
             extra_link_args=["-pthread"],

@@ -276,7 +276,7 @@ def measure(members: int, generations: int, seconds: float, shots: Path | None, 
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as url:
         later = max(1, min(generations // 3, int(seconds / 0.5)))
         run = Grown(Path(folder) / "LunarLander-v3" / "dqn-0001", members, generations)
-        run.say("learner: fused (every network consists of dense layers)")
+        run.say("learner: fused (every network consists of dense layers or small convolutions)")
         run.grow(generations - later)
         page = Chromium()
         try:

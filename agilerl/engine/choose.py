@@ -127,7 +127,7 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
     bound = [bind(agent) for agent in agents]
     bindings = tuple(binding for binding in bound if isinstance(binding, MemberBinding))
     if len(bindings) == len(bound):
-        return Choice("fused", "every network consists of dense layers", bindings)
+        return Choice("fused", "every network consists of dense layers or small convolutions", bindings)
     agent, why = next((a, b) for a, b in zip(agents, bound, strict=True) if isinstance(b, Reason))
     reason = f"agent {agent.index} does not stack: {reason_text(agent, why)}"
     if wanted == "fused":

@@ -104,7 +104,8 @@ class MemberBinding:
             layers = p.part.stack.layers
             within = tuple((layer.activation, layer.layer_norm, layer.noisy) for layer in layers)
             ends = layers[0].in_features, layers[-1].out_features
-            shape.append((p.target is not None, p.encoder_source, p.part.kind, *ends, *within))
+            windows = tuple((layer.window, layer.out_features) for layer in layers if layer.window is not None)
+            shape.append((p.target is not None, p.encoder_source, p.part.kind, windows, *ends, *within))
         like = self.parts[0].part.stack.parameters[0][0]
         rules = tuple((len(o.parts), o.rule) for o in self.optimizers)
         return tuple(shape), rules, like.dtype, str(like.device)

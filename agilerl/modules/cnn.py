@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -14,9 +16,9 @@ from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules import layers
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.base import MutationType, Refused, mutation, single_draw
+from agilerl.modules.base import MutationType, Refused, is_untouched, mutation, single_draw
 from agilerl.modules.layered import OUTPUT, HiddenUnits, LayeredModule, check_limits, drawn_step
-from agilerl.modules.layers import Axis, Layer, whole
+from agilerl.modules.layers import Axis, DenseStack, Layer, whole
 from agilerl.modules.mlp import FEATURES, IDEMPOTENT
 from agilerl.modules.morph import FRESH, Index, Transfer, fresh, grown, leading, same
 
@@ -26,6 +28,7 @@ NEW_KERNELS = (3, 5, 7)
 LARGEST_KERNEL = 9
 MUTABLE_LAYERS = 3  # change_kernel applies to layers 1..3, as published
 PROBE_IMAGES, PROBE_VALUES = (32, 256), 2**25  # maximum probe images, and activations (128 MiB)
+RUN_BY = ("forward", "output_features", "feature_maps", "finish")  # methods by which a subclass may change how it runs
 Sizes = tuple[tuple[int, ...], ...]
 
 
@@ -122,6 +125,7 @@ GEOMETRY = ("channel_size", "kernel_size", "stride_size", "padding_size")
 LARGE, MIDDLE = 40, 12  # thresholds of the shorter side, in pixels, for different default layers
 WIDEST_MAP = 10  # maximum side of the last layer's output, which a dense layer reads
 MAX_LAYERS = 6  # of a network without explicit limits
+MAX_PIXELS = 32 * 32  # of images whose networks run over rows: beyond, patches are slower than torch's convolution
 
 
 def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
@@ -296,6 +300,27 @@ class EvolvableCNN(LayeredModule):
     def output_features(self, x: Tensor) -> Tensor:
         """Return the flattened output of the last convolutional layer [B, F]."""
         return self.feature_maps(self.as_input(x)).flatten(1)
+
+    def dense_stack(self) -> DenseStack | None:
+        """Return layers and parameters of plain 2D convolutions of at most `MAX_PIXELS`; None if a hook or a subclass
+        adds to them."""
+        names = (self.activation, self.output_activation)
+        is_plain = all(getattr(type(self), name) is getattr(EvolvableCNN, name) for name in RUN_BY)
+        is_plain = is_plain and self.block_type == "Conv2d" and not self.layer_norm and is_untouched(self)
+        is_small = math.prod(self.input_shape[1:]) <= MAX_PIXELS  # the same in all members, whatever evolution adds
+        if not is_plain or not is_small or not all(known_activation(name).pointwise for name in names):
+            return None
+        shape, widths, stack = self.geometry, [self.input_shape[0], *self.channel_size], []
+        act, output_act = (None if name == "Identity" else name for name in names)
+        for i, (below, above) in enumerate(itertools.pairwise(widths)):
+            taps: Any = shape.kernels[i], shape.strides[i], shape.paddings[i]
+            sizes: Any = shape.input_of(i), shape.sizes[i]
+            inputs, outputs = (c * math.prod(n) for c, n in zip((below, above), sizes, strict=True))
+            stack.append(layers.DenseLayer(inputs, outputs, act, window=layers.Window(below, sizes[0], *taps)))
+        stack.append(layers.DenseLayer(stack[-1].out_features, self.num_outputs, output_act))
+        modules = [self.model[f"conv_{i}"] for i in range(len(self.channel_size))] + [self.model[OUTPUT]]
+        parameters: Any = tuple((module.weight, module.bias) for module in modules)
+        return DenseStack(tuple(stack), parameters)
 
     def forward(self, x: Tree) -> Tensor:
         """Images [..., C, H, W] (as many axes as `input_shape`) -> [..., O]; one image gives [1, O]."""

@@ -149,15 +149,27 @@ class NoisyLinear(nn.Module):
 # -- purely dense networks as data ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Sizes of a 2D convolution: channels and pixels of its input; kernel, stride and padding along each axis."""
+
+    channels: int
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class DenseLayer:
-    """One fully connected layer: linear map, then (optional) affine LayerNorm, then (optional) activation.
+    """One layer: linear map, then (optional) affine LayerNorm, then (optional) activation.
 
     Attributes:
-        in_features, out_features: widths.
+        in_features, out_features: widths; of a convolution channels times pixels.
         activation: name in `modules.activations.ACTIVATIONS`, or None for the identity.
         layer_norm: True if an affine LayerNorm over `out_features` stands between the linear map and the activation.
         noisy: True for a `modules.layers.NoisyLinear`.
+        window: of a convolution, whose weight is [out channels, channels, *kernel]; None for a fully connected layer.
     """
 
     in_features: int
@@ -165,14 +177,15 @@ class DenseLayer:
     activation: str | None = None
     layer_norm: bool = False
     noisy: bool = False
+    window: Window | None = None
 
 
 @dataclass(frozen=True)
 class DenseStack:
-    """A purely dense network, so that a population of them can run as one batched product.
+    """A network of convolutions and dense layers, so that a population of them can run as batched products.
 
     Attributes:
-        layers: the layers, input to output.
+        layers: the layers, input to output; convolutions come first.
         parameters: per layer (weight [out, in], bias [out]), with LayerNorm followed by (norm weight [out], norm bias
             [out]), for a noisy layer by (weight sigma [out, in], bias sigma [out]): the network's `nn.Parameter`
             objects.

@@ -170,7 +170,7 @@ class EvolvableMultiInput(LayeredModule):
         for name, module in self._part_modules().items():
             inside = isinstance(module, EvolvableMultiInput)
             part_stacks = module.dense_parts(f"{path}{name}.") if inside else {f"{path}{name}": module.dense_stack()}
-            if part_stacks is None or None in part_stacks.values():
+            if part_stacks is None or any(s is None or s.layers[0].window for s in part_stacks.values()):
                 return None
             stacks |= part_stacks
         if not known_activation(self.output_activation).pointwise:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agilerl.native.threads import Threads
 
-ABI = 8
+ABI = 9
 MAX_DEPTH = 12
 ACTIVATIONS = (
     "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
@@ -26,12 +26,16 @@ CHOICES = ("0", "1", "256", "512")
 
 
 class Layer(Structure):
-    """One dense layer: real widths, activation, and the columns of its parameters in a row."""
+    """One layer: real widths, activation, the columns of its parameters in a row, and the sizes of a convolution."""
 
     _fields_ = [
         (name, c_int64)
-        for name in ("inputs", "outputs", "activation", "norm", "weight", "weight_row", "bias", "gain", "shift")
-    ]
+        for name in (
+            "inputs", "outputs", "activation", "norm", "weight", "weight_row", "bias", "gain", "shift",
+            "channels", "height", "width", "kernel_height", "kernel_width", "stride_height", "stride_width",
+            "pad_height", "pad_width",
+        )
+    ]  # fmt: skip
 
 
 class Member(Structure):

@@ -17,6 +17,7 @@ from agilerl.core.spaces import space_to_json
 from agilerl.core.tree import Tree
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, described, is_untouched, mutation
+from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import OUTPUT as LAST
 from agilerl.modules.layered import drawn_amount
@@ -314,8 +315,10 @@ class EvolvableNetwork(EvolvableModule):
 
     @property
     def row_input(self) -> Callable[[Any], Tensor]:
-        """Function that prepares observations for `dense_parts`: `preprocess`, with concatenated parts."""
+        """Function that prepares observations for `dense_parts`: `preprocess`, with concatenated parts or pixels."""
         encoder = None if self.encoder_source is not None else self.encoder
+        if isinstance(encoder, EvolvableCNN):
+            return lambda obs: self.preprocess(obs).flatten(-3)
         if not isinstance(encoder, EvolvableMultiInput):
             return self.preprocess
         return lambda obs: encoder.flat(self.preprocess(obs))  # type: ignore[arg-type]  # nested for such spaces

@@ -10,6 +10,7 @@ from torch import nn
 
 from agilerl.engine.rows.kernels import LayerViews, mlp_backward, mlp_forward
 from agilerl.modules.activations import ACTIVATIONS
+from agilerl.modules.layers import Window
 
 
 def torch_layers(sizes: list[int], activation: str | None, norm: bool, seed: int) -> nn.Sequential:
@@ -130,3 +131,45 @@ def test_inputs_shared_by_several_columns_equal_their_copies(norm: bool) -> None
         torch.testing.assert_close(mine.flatten(1), theirs.flatten(1), rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(of_actions, of_inputs[..., 3:], rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(of_features, of_inputs[..., :3].unflatten(1, (3, 4)).sum(1), rtol=1e-11, atol=1e-12)
+
+
+def test_a_convolution_of_ones_sums_each_patch() -> None:
+    """The image 0..8 under a kernel of four ones: 0+1+3+4, 1+2+4+5, 3+4+6+7, 4+5+7+8; pixel 4 is in all four sums."""
+    ones, zero = torch.ones(1, 1, 4), torch.zeros(1, 1, 1)
+    layer = LayerViews(ones, zero, None, None, None, window=Window(1, (3, 3), (2, 2), (1, 1), (0, 0)))
+    output, saved = mlp_forward([layer], torch.arange(9.0).view(1, 1, 9), save=True)
+    assert output.flatten().tolist() == [8, 12, 20, 24]
+    (of_weight, of_bias), of_image = mlp_backward([layer], saved, torch.ones(1, 1, 4), inputs=True)
+    assert of_image.flatten().tolist() == [1, 2, 1, 2, 4, 2, 1, 2, 1]
+    assert of_weight.flatten().tolist() == [8, 12, 20, 24]
+    assert of_bias.flatten().tolist() == [4]
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("padding", [(0, 0), (2, 1)])
+def test_two_convolutions_equal_each_network_alone_in_outputs_and_gradients(
+    stride: tuple[int, int], padding: tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    pairs = [(nn.Conv2d(3, 4, (3, 2), stride, padding), nn.Conv2d(4, 5, 2, 1, padding)) for _ in range(2)]
+    nets = [nn.Sequential(first, nn.Tanh(), second).double() for first, second in pairs]
+    images = torch.randn(2, 6, 3, 9, 8, dtype=torch.float64, requires_grad=True)
+    expected = torch.stack([net(x) for net, x in zip(nets, images, strict=True)])
+    grad = torch.randn_like(expected)
+    (expected * grad).sum().backward()
+    layers, size = [], (9, 8)
+    for k, act in ((0, ACTIVATIONS["Tanh"]), (2, None)):
+        convolutions = [net[k] for net in nets]
+        weight = torch.stack([c.weight.detach() for c in convolutions]).flatten(2)
+        bias = torch.stack([c.bias.detach() for c in convolutions]).unsqueeze(2)
+        one = convolutions[0]
+        window = Window(one.in_channels, size, one.kernel_size, one.stride, one.padding)
+        layers.append(LayerViews(weight, bias, None, None, act, window=window))
+        size = one(torch.zeros(1, one.in_channels, *size).double()).shape[2:]
+    output, saved = mlp_forward(layers, images.detach().flatten(2), save=True)
+    parts, of_images = mlp_backward(layers, saved, grad.flatten(2), inputs=True)
+    assert images.grad is not None
+    torch.testing.assert_close(output, expected.flatten(2), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(of_images, images.grad.flatten(2), rtol=1e-11, atol=1e-12)
+    for part, parameters in zip(parts, zip(*(net.parameters() for net in nets), strict=True), strict=True):
+        torch.testing.assert_close(part, torch.stack([p.grad.flatten() for p in parameters]), rtol=1e-11, atol=1e-12)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms import CQN, DQN
-from agilerl.engine.learner import Learner
+from agilerl.engine.learner import Learner, learn_alone
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.engine.recipes import TDRecipe
 from agilerl.engine.rows.native import NativeUpdates
@@ -25,8 +25,13 @@ pytestmark = pytest.mark.skipif(FOUND is None, reason="no kernels were built for
 
 
 def members(widths: Any, dtype: torch.dtype = torch.float64, activation: str = "ReLU", **more: Any) -> list[DQN]:
-    """Agents of these widths (latent, encoder, head) with learning rates of their own; CQNs if `alpha` is given."""
+    """Agents of these widths (latent, encoder, head) with learning rates of their own; CQNs if `alpha` is given.
+
+    With a `stride` they read observations as images [2, 2, 2], by two convolutions.
+    """
     norm, optimizer, kind = more.pop("norm", False), more.pop("optimizer", None), CQN if "alpha" in more else DQN
+    stride = more.pop("stride", None)
+    images = {"kernel_size": 2, "padding_size": [1, 0], "stride_size": [stride, 1], "min_channel_size": 1}
     agents = []
     for index, (latent, encoder, head) in enumerate(widths):
         parts = {"activation": activation, "layer_norm": norm}
@@ -35,7 +40,10 @@ def members(widths: Any, dtype: torch.dtype = torch.float64, activation: str = "
             "encoder_config": {"hidden_size": [encoder], **parts},
             "head_config": {"hidden_size": [head], **parts},
         }
-        agent = kind(OBS, ACTIONS, index=index, seed=index, lr=1e-3 * (index + 1), net_config=config, **more)
+        if stride:
+            config["encoder_config"] = {"channel_size": [encoder // 2, 6], "activation": activation, **images}
+        space = gym.spaces.Box(-1, 1, (2, 2, 2)) if stride else OBS
+        agent = kind(space, ACTIONS, index=index, seed=index, lr=1e-3 * (index + 1), net_config=config, **more)
         for network in (agent.actor, agent.actor_target):
             network.to(dtype)
         if optimizer is not None:
@@ -125,6 +133,37 @@ def test_two_hundred_updates_are_those_of_torch(widths: Any, masked: bool, doubl
     made = {"double": double, "norm": norm}
     given = batch(200, len(widths), 37, torch.float64, masked=masked)
     assert_close(in_c(members(widths, **made), given), in_torch(members(widths, **made), given), 1e-10)
+
+
+@pytest.mark.parametrize("widths", [EQUAL, [(16, 9, 12), (7, 9, 20)]], ids=["equal", "different"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_updates_of_convolutions_are_those_of_torch_and_have_the_bits_of_every_width(widths: Any, stride: int) -> None:
+    given = batch(40, len(widths), 37, torch.float64)
+    made: dict[str, Any] = {"stride": stride, "activation": "GELU"}
+    mine = in_c(members(widths, **made), given)
+    assert_close(mine, in_torch(members(widths, **made), given), 1e-10)
+    alone = in_c(members(widths, **made)[1:2], given.map(lambda x: x[:, 1:2]))
+    assert torch.equal(alone[1][:, 0], mine[1][:, 1])
+    assert FOUND is not None
+    if FOUND.vector == 512:
+        assert_equal(mine, in_c(members(widths, **made), given, library=Library(FOUND.path, 256)))
+
+
+def test_rows_of_an_image_agent_are_its_modules() -> None:
+    """Updates of images over rows, and with the agent's modules and torch optimiser."""
+    draws, images = torch.Generator().manual_seed(3), gym.spaces.Box(0, 255, (2, 2, 2), "uint8")
+    stored = [torch.randint(0, 256, (5, 2, 2, 2), generator=draws, dtype=torch.uint8) for _ in range(2)]
+    numbers = [x.double() for x in (torch.ones(5), torch.zeros(5), torch.full((5,), 0.2))]
+    transitions = TransitionBatch(stored[0], torch.arange(5) % 4, numbers[0], stored[1], *numbers[1:])
+    config = {"encoder_config": {"channel_size": [4], "kernel_size": 2}}
+    agents = [DQN(images, ACTIONS, seed=0, lr=0.01, net_config=config) for _ in "ab"]
+    for agent, plain in zip(agents, (False, True), strict=True):
+        agent.actor.double(), agent.actor_target.double()
+        agent.reinit_optimizers()
+        for _ in range(3):
+            learn_alone(agent, transitions, plain)
+    for one, other in zip(*(agent.actor.parameters() for agent in agents), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("widths", [EQUAL, DIFFERENT, [(1, 1, 1)]], ids=["equal", "different", "narrow"])

@@ -107,6 +107,8 @@ class Cohort:
                 layer = replace(lead_layer, in_features=wide, out_features=high)
                 layout.layers.append(layer)
                 shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]
+                if layer.window is not None:  # of the same size in every member, see `MemberBinding.shape`
+                    shapes = [tuple(parameter.shape) for parameter in binding.part.stack.parameters[i]]
                 shapes += [(layer.out_features,)] * (2 if layer.layer_norm else 0)
                 shapes += [(layer.out_features, layer.in_features), (layer.out_features,)] if layer.noisy else []
                 slots = []
@@ -274,7 +276,7 @@ def _layer_views(
     widths = widths.to(weight.device, dtype)
     norm = [v.unsqueeze(2) for v in rest[:2]] if layer.layer_norm else [None, None]
     return LayerViews(
-        weight,
+        weight.flatten(2),
         bias.unsqueeze(2),
         norm[0],
         norm[1],
@@ -282,4 +284,5 @@ def _layer_views(
         real.unsqueeze(2) if padded else None,
         (real / widths[:, None]).unsqueeze(1) if layer.layer_norm else None,
         NoiseViews(rest[-2], rest[-1].unsqueeze(2), noise[0].unsqueeze(1), noise[1].unsqueeze(2)) if noise else None,
+        layer.window,
     )

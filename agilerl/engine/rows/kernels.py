@@ -1,4 +1,4 @@
-"""Performance-critical kernels: stacks of dense layers over flat rows, and updates of the rows.
+"""Performance-critical kernels: stacks of layers over flat rows, and updates of the rows.
 
 A population's parameters are one array `[N, D]`. Four functions access it in hot paths: `mlp_forward`, `mlp_backward`,
 the optimiser step `step_live` and the target update `track_rows`. The engine gets them as `Kernels`; another back end
@@ -14,14 +14,16 @@ float64.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.modules.activations import Activation
+from agilerl.modules.layers import Window
 from agilerl.native.library import ABI
 
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's default
@@ -44,10 +46,10 @@ class NoiseViews:
 
 @dataclass(frozen=True, slots=True)
 class LayerViews:
-    """One dense layer of N members, as views of the rows.
+    """One layer of N members, as views of the rows.
 
     Attributes:
-        weight: [N, out, in]; bias: [N, out, 1].
+        weight: [N, out, in]; bias: [N, out, 1]. Of a convolution `in` are the pixels of a patch, `out` channels.
         norm_weight, norm_bias: [N, out, 1], or None without LayerNorm.
         activation: None for the identity.
         mask: [N, out, 1], 1 for a real unit and 0 for padding; None if all members have the full width.
@@ -62,6 +64,7 @@ class LayerViews:
     mask: Tensor | None = None
     averaging: Tensor | None = None
     noise: NoiseViews | None = None
+    window: Window | None = None
 
 
 @dataclass(slots=True)
@@ -101,7 +104,10 @@ def mlp_forward(
             noise = layer.noise.noise_out * layer.noise.noise_in
             weight = torch.addcmul(weight, layer.noise.weight_sigma, noise)
             bias = torch.addcmul(bias, layer.noise.bias_sigma, layer.noise.noise_out)
-        if beside is None:
+        if layer.window is not None:
+            inputs = patches(x, layer.window)
+            x = torch.baddbmm(bias, weight, inputs).reshape(len(x), -1, x.shape[2])
+        elif beside is None:
             x = torch.baddbmm(bias, weight, x)
         else:
             once = torch.baddbmm(bias, weight[..., : x.shape[1]], x).repeat(1, 1, beside.shape[1] // x.shape[2])
@@ -157,6 +163,9 @@ def mlp_backward(
             if parameters:
                 norm = [(grad * keep.normalised).sum(2), grad.sum(2)]
             grad = _normalise_backward(grad * layer.norm_weight, keep.normalised, keep.inverse_std, layer)
+        batch = grad.shape[2]
+        if layer.window is not None:
+            grad = grad.reshape(*layer.bias.shape[:2], -1)
         beside, of_beside = keep.beside, grad
         if beside is not None:  # of inputs that K columns share
             grad = grad.reshape(*grad.shape[:2], -1, keep.inputs.shape[2]).sum(2)
@@ -172,7 +181,32 @@ def mlp_backward(
             return [part for block in reversed(blocks) for part in block], (both[0].mT, both[1].mT)
         if index > 0 or inputs:
             grad = torch.bmm(keep.weight.mT, grad)
+            if layer.window is not None:
+                grad = images(grad, layer.window, batch)
     return [part for block in reversed(blocks) for part in block], grad.mT if inputs else None
+
+
+def patches(x: Tensor, window: Window) -> Tensor:
+    """Return the pixels that each position of a kernel meets: images [N, C·H·W, B] -> [N, C·kernel, positions·B]."""
+    (high, wide), (down, right) = window.padding, window.stride
+    planes = x.view(len(x), window.channels, *window.size, x.shape[2])
+    padded = nn.functional.pad(planes, (0, 0, wide, wide, high, high))
+    windows = padded.unfold(2, window.kernel[0], down).unfold(3, window.kernel[1], right)
+    return windows.permute(0, 1, 5, 6, 2, 3, 4).flatten(1, 3).flatten(2)
+
+
+def images(grad: Tensor, window: Window, batch: int) -> Tensor:
+    """Return the gradient [N, C·H·W, B] of images, given that of their `patches` [N, C·kernel, positions·B]."""
+    (high, wide), (down, right), (height, width) = window.padding, window.stride, window.size
+    rows, columns = (
+        (n + 2 * p - k) // s + 1
+        for n, p, k, s in zip(window.size, window.padding, window.kernel, window.stride, strict=True)
+    )
+    of_patches = grad.view(len(grad), window.channels, *window.kernel, rows, columns, batch)
+    padded = grad.new_zeros(len(grad), window.channels, height + 2 * high, width + 2 * wide, batch)
+    for y, x in itertools.product(*map(range, window.kernel)):
+        padded[:, :, y : y + down * rows : down, x : x + right * columns : right] += of_patches[:, :, y, x]
+    return padded[:, :, high : high + height, wide : wide + width].flatten(1, 3)
 
 
 def _sigma_gradients(of_weight: Tensor, of_bias: Tensor, keep: Saved, noise: NoiseViews) -> list[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, cast
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -601,7 +602,7 @@ def kernels_named(name: str) -> Kernels:
 
 
 def has_kernel(part: Part, layout: PartLayout) -> bool:
-    """Whether C runs this part: dense layers without noise, with activations that it has."""
+    """Whether C runs this part: layers without noise, with activations that it has."""
     layers = layout.layers
     is_known = all((layer.activation or "Identity") in ACTIVATIONS and not layer.noisy for layer in layers)
     return is_known and part.kind is PartKind.DENSE and len(layers) <= MAX_DEPTH
@@ -617,7 +618,13 @@ def member_of(cohort: Cohort, layouts: Sequence[PartLayout], row: int) -> Member
         place = member.layers[number]
         place.inputs, place.outputs = layer.in_features, layer.out_features
         place.activation, place.norm = ACTIVATIONS.index(layer.activation or "Identity"), int(layer.layer_norm)
-        place.weight, place.weight_row, place.bias = weight.start, weight.shape[1], bias.start
+        place.weight, place.weight_row, place.bias = weight.start, prod(weight.shape[1:]), bias.start
+        if layer.window is not None:
+            sizes = layer.window
+            place.channels, (place.height, place.width) = sizes.channels, sizes.size
+            place.kernel_height, place.kernel_width = sizes.kernel
+            place.stride_height, place.stride_width = sizes.stride
+            place.pad_height, place.pad_width = sizes.padding
         if norm:
             place.gain, place.shift = norm[0].start, norm[1].start
     return member

@@ -1,4 +1,4 @@
-/* Dense layers of one member: products, forward, backward, Adam.
+/* Layers of one member: products, forward, backward, Adam.
  *
  * Inside, a batch lies as [features][columns], `columns` the batch rounded up to a whole number of the widest vectors
  * (PADDED); numbers beyond the batch are zero where a sum could meet them.
@@ -45,10 +45,13 @@ static void NAME(product)(int64_t rows, int64_t depth, int64_t columns, const RE
   }
   int64_t m, c = 0;
   for (; c + TILE_VECTORS * LANES <= columns; c += TILE_VECTORS * LANES) { TILES(TILE_VECTORS) }
+  for (; c + 2 * LANES <= columns; c += 2 * LANES) { TILES(2) }
   for (; c < columns; c += LANES) { TILES(1) }
 #undef TILES
 #undef TILE
 }
+
+#include "convolution.h"
 
 /* out[columns][rows_padded] = in[rows][columns] turned around, zero beyond its rows. */
 static void NAME(transpose)(int64_t rows, int64_t columns, const REAL *in, REAL *out) {
@@ -61,20 +64,23 @@ static void NAME(transpose)(int64_t rows, int64_t columns, const REAL *in, REAL 
 
 static int64_t NAME(widest)(const Member *member) {
   int64_t widest = member->layers[0].in;
-  for (int l = 0; l < member->depth; l++)
-    if (member->layers[l].out > widest) widest = member->layers[l].out;
+  for (int l = 0; l < member->depth; l++) {
+    const Layer *layer = member->layers + l;
+    int64_t patches = NAME(patch_size)(layer), width = layer->out > patches ? layer->out : patches;
+    if (width > widest) widest = width;
+  }
   return widest;
 }
 
-/* What one layer keeps for its backward: sums before the activation (of LayerNorm: its results), outputs, and of
- * LayerNorm the normalised sums and the inverse deviations. */
+/* What one layer keeps for its backward: sums before the activation (of LayerNorm: its results), outputs, of LayerNorm
+ * the normalised sums and the inverse deviations, and of a convolution the images with their padding. */
 typedef struct {
-  REAL *sums, *outputs, *normalised, *inverse;
+  REAL *sums, *outputs, *normalised, *inverse, *padded;
 } NAME(Kept);
 
 static int64_t NAME(kept_size)(const Member *member, int64_t columns) {
   int64_t size = 0;
-  for (int l = 0; l < member->depth; l++) size += (3 * member->layers[l].out + 1) * columns;
+  for (int l = 0; l < member->depth; l++) size += (3 * member->layers[l].out + 1 + NAME(padded_size)(member->layers + l)) * columns;
   return size;
 }
 
@@ -82,7 +88,8 @@ static void NAME(lay_out)(const Member *member, int64_t columns, REAL *room, NAM
   for (int l = 0; l < member->depth; l++) {
     int64_t size = member->layers[l].out * columns;
     kept[l].sums = room, kept[l].outputs = room + size, kept[l].normalised = room + 2 * size;
-    kept[l].inverse = room + 3 * size, room += 3 * size + columns;
+    kept[l].inverse = room + 3 * size, kept[l].padded = room + 3 * size + columns;
+    room = kept[l].padded + NAME(padded_size)(member->layers + l) * columns;
   }
 }
 
@@ -126,8 +133,11 @@ static void NAME(forward)(const Member *member, const REAL *row, const REAL *inp
   for (int l = 0; l < member->depth; l++) {
     const Layer *layer = member->layers + l;
     int64_t size = layer->out * columns;
-    NAME(product)(layer->out, layer->in, columns, row + layer->weight, layer->weight_row, 1, inputs, columns,
-                  row + layer->bias, kept[l].sums, columns);
+    if (layer->channels)
+      NAME(convolve)(layer, row, NAME(pad)(layer, inputs, columns, kept[l].padded), columns, kept[l].sums);
+    else
+      NAME(product)(layer->out, layer->in, columns, row + layer->weight, layer->weight_row, 1, inputs, columns,
+                    row + layer->bias, kept[l].sums, columns);
     if (layer->norm) {
       REAL *x = kept[l].normalised;
       memcpy(x, kept[l].sums, (size_t)size * sizeof(REAL));
@@ -164,13 +174,13 @@ static void NAME(adam)(const NAME(Rate) *rate, int64_t count, const REAL *restri
   }
 }
 
-/* The gradient of one member lies layer by layer: bias, of LayerNorm gain and shift, weight [out][PADDED(in)]; zeros
+/* The gradient of one member lies layer by layer: bias, of LayerNorm gain and shift, weight [units][PADDED(terms)]; zeros
  * fill each layer up to a whole number of the widest vectors. */
 static int64_t NAME(gradient_size)(const Member *member) {
   int64_t size = 0;
   for (int l = 0; l < member->depth; l++) {
     const Layer *layer = member->layers + l;
-    size += PADDED(layer->out * (PADDED(layer->in) + (layer->norm ? 3 : 1)));
+    size += PADDED(NAME(units)(layer) * (PADDED(NAME(terms)(layer)) + (layer->norm ? 3 : 1)));
   }
   return size;
 }
@@ -184,7 +194,8 @@ static REAL *NAME(backward)(const Member *member, const REAL *value, const REAL 
   if (writes) gradient += NAME(gradient_size)(member);
   for (int l = member->depth - 1; l >= 0; l--) {
     const Layer *layer = member->layers + l;
-    int64_t wide = PADDED(layer->in), size = layer->out * columns, count = layer->out * (wide + (layer->norm ? 3 : 1));
+    int64_t units = NAME(units)(layer), wide = PADDED(NAME(terms)(layer)), size = layer->out * columns;
+    int64_t count = units * (wide + (layer->norm ? 3 : 1));
     const REAL *below = l ? kept[l - 1].outputs : inputs;
     if (writes) {
       gradient -= PADDED(count);
@@ -202,13 +213,20 @@ static REAL *NAME(backward)(const Member *member, const REAL *value, const REAL 
       NAME(normalise_backward)(layer->out, columns, kept[l].normalised, kept[l].inverse, grad, spare);
     }
     if (writes) {
-      REAL *of_weight = gradient + (layer->norm ? 3 : 1) * layer->out;
-      for (int64_t o = 0; o < layer->out; o++) gradient[o] = NAME(row_sum)(grad + o * columns, columns); /* of the bias */
-      NAME(transpose)(layer->in, columns, below, turned);
-      NAME(product)(layer->out, columns, wide, grad, columns, 1, turned, wide, 0, of_weight, wide);
+      REAL *of_weight = gradient + (layer->norm ? 3 : 1) * units;
+      int64_t along = size / units; /* of the bias: */
+      for (int64_t o = 0; o < units; o++) gradient[o] = NAME(row_sum)(grad + o * along, along);
+      if (layer->channels) {
+        NAME(convolution_weight)(layer, NAME(padded_size)(layer) ? kept[l].padded : below, grad, columns, of_weight, wide);
+      } else {
+        NAME(transpose)(layer->in, columns, below, turned);
+        NAME(product)(layer->out, columns, wide, grad, columns, 1, turned, wide, 0, of_weight, wide);
+      }
     }
     int64_t into = l ? layer->in : wanted;
-    if (into)
+    if (into && layer->channels)
+      NAME(convolution_input)(layer, value, grad, columns, other, turned);
+    else if (into)
       NAME(product)(into, layer->out, columns, value + layer->weight + layer->in - into, 1, layer->weight_row, grad,
                     columns, 0, other, columns);
     REAL *swap = grad;
@@ -221,16 +239,17 @@ static REAL *NAME(backward)(const Member *member, const REAL *value, const REAL 
 static void NAME(track)(const Member *member, REAL tau, const REAL *value, REAL *target) {
   for (int l = 0; l < member->depth; l++) {
     const Layer *layer = member->layers + l;
-    for (int64_t o = 0; o < layer->out; o++) {
+    int64_t units = NAME(units)(layer), terms = NAME(terms)(layer);
+    for (int64_t o = 0; o < units; o++) {
       REAL *t = target + layer->weight + o * layer->weight_row;
       const REAL *v = value + layer->weight + o * layer->weight_row;
-      for (int64_t i = 0; i < layer->in; i++) t[i] = FMA(tau, v[i] - t[i], t[i]);
+      for (int64_t i = 0; i < terms; i++) t[i] = FMA(tau, v[i] - t[i], t[i]);
     }
     int64_t parts[3] = {layer->bias, layer->gain, layer->shift};
     for (int p = 0; p < (layer->norm ? 3 : 1); p++) {
       REAL *t = target + parts[p];
       const REAL *v = value + parts[p];
-      for (int64_t o = 0; o < layer->out; o++) t[o] = FMA(tau, v[o] - t[o], t[o]);
+      for (int64_t o = 0; o < units; o++) t[o] = FMA(tau, v[o] - t[o], t[o]);
     }
   }
 }
@@ -259,15 +278,16 @@ static void NAME(descend)(const Member *member, const NAME(Rate) *rate, const RE
                           REAL *second) {
   for (int l = 0; l < member->depth; l++) {
     const Layer *layer = member->layers + l;
-    int64_t wide = PADDED(layer->in), parts[3] = {layer->bias, layer->gain, layer->shift}, vectors = layer->norm ? 3 : 1;
+    int64_t units = NAME(units)(layer), terms = NAME(terms)(layer), wide = PADDED(terms), vectors = layer->norm ? 3 : 1;
+    int64_t parts[3] = {layer->bias, layer->gain, layer->shift};
     for (int64_t p = 0; p < vectors; p++)
-      NAME(adam)(rate, layer->out, gradient + p * layer->out, value + parts[p], first + parts[p], second + parts[p]);
-    const REAL *of_weight = gradient + vectors * layer->out;
-    for (int64_t o = 0; o < layer->out; o++) {
+      NAME(adam)(rate, units, gradient + p * units, value + parts[p], first + parts[p], second + parts[p]);
+    const REAL *of_weight = gradient + vectors * units;
+    for (int64_t o = 0; o < units; o++) {
       int64_t at = layer->weight + o * layer->weight_row;
-      NAME(adam)(rate, layer->in, of_weight + o * wide, value + at, first + at, second + at);
+      NAME(adam)(rate, terms, of_weight + o * wide, value + at, first + at, second + at);
     }
-    gradient += PADDED(layer->out * (wide + vectors));
+    gradient += PADDED(units * (wide + vectors));
   }
 }
 

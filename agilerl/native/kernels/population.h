@@ -1,16 +1,22 @@
 /* What Python and the kernels agree on. Every change of a field here raises POPULATION_ABI. */
 #include <stdint.h>
 
-#define POPULATION_ABI 8
+#define POPULATION_ABI 9
 #define MAX_DEPTH 12
 
 /* As `agilerl.native.library.ACTIVATIONS` numbers them. */
 enum { IDENTITY, RELU, LEAKY_RELU, ELU, TANH, SIGMOID, SILU, GELU, MISH, SOFTPLUS, SOFTSIGN };
 
-/* One dense layer: real widths, and where its parameters lie in a member's row. */
+/* One layer: numbers of a row before and after it, and where its parameters lie in a member's row.
+ *
+ * A dense layer has `channels` 0. A convolution reads images [channels][height][width] and has the sizes of its kernel;
+ * its weights are rows [channels][kernel_height][kernel_width], one for each channel of its outputs, of which `out` counts
+ * all positions. It has no LayerNorm.
+ */
 typedef struct {
   int64_t in, out, activation, norm;
   int64_t weight, weight_row, bias, gain, shift;
+  int64_t channels, height, width, kernel_height, kernel_width, stride_height, stride_width, pad_height, pad_width;
 } Layer;
 
 typedef struct {

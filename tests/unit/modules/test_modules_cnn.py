@@ -262,7 +262,11 @@ def test_network_on_images_evolves_and_round_trips() -> None:
     torch.testing.assert_close(twin(x), net(x))
     assert twin.spec() == net.spec()
     assert net.describe() == "cnn 16k3 40k5 72 [80]"
-    assert net.dense_stack() is None
+    stack = net.dense_stack()
+    assert stack is not None
+    assert [layer.window is None for layer in stack.layers] == [False, False, True, True, True]
+    large = QNetwork(spaces.Box(0, 255, (33, 32, 3), np.uint8), TWO, encoder_config=CnnNetConfig([16], [3], [1]))
+    assert large.dense_stack() is None
 
 
 def test_boxes_of_other_ranks_need_a_word() -> None:

@@ -146,14 +146,12 @@ def test_a_population_trains_evolves_and_survives_files(algo: str, name: str, ac
     assert fitness == [[STEPS, STEPS]] * 2
     assert memory.counter == 2 * 40
     (note,) = [n for n in sink.plans[0].notes if n.startswith("learner:")]
-    fuses = "image" not in name and name != "nested"
+    fuses = name != "nested"
     if fuses:
-        assert note == "learner: fused (every network consists of dense layers)"
+        assert note == "learner: fused (every network consists of dense layers or small convolutions)"
     else:
         begin = r"learner: sequential \(agent 0 does not stack: its network actor "
-        images = r"\(EvolvableCNN\) reads images, so members learn one after another, which is slower\)"
-        parts = r"\(EvolvableMultiInput\) is not a plain stack .*FlattenObservation"
-        assert re.match(begin + (images if name.startswith("image") else parts), note), note
+        assert re.match(begin + r"\(EvolvableMultiInput\) is not a plain stack .*FlattenObservation", note), note
     # Every kind of mutation; each leaves an agent that learns. Some draws of an architecture are beyond the bound.
     kinds = {"architecture": (0, 1, 0.3, 0, 0, 0), "param": (0, 0, 0, 1, 0, 0), "act": (0, 0, 0, 0, 1, 0),
              "rl_hp": (0, 0, 0, 0, 0, 1)}  # fmt: skip
