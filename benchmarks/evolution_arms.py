@@ -95,6 +95,7 @@ class Arm:
     rate: bool = False  # the algorithm's own rule for its learning rate, if it has one
     own: bool = False  # the ranges and the PLAIN keys of the general preset
     widths: bool = False  # founders have layers within those of the general preset, if it has some
+    independent: bool = False  # members share no replay: each is a shard
     opponent: str | None = None
 
 
@@ -128,7 +129,7 @@ ARMS = {
         ranges=True,
     ),
     # The same draws, with more and more selection.
-    "random": Arm(SPREAD, evolution=False, ranges=True, widths=True),
+    "random": Arm(SPREAD, evolution=False, ranges=True, widths=True, independent=True),
     "tournament-spread": Arm(SPREAD, ranges=True),
     "halving": Arm(HALVING, ranges=True),
     "halving-training": Arm({**HALVING, "evolution.judge": "training"}, ranges=True),
@@ -139,7 +140,7 @@ ARMS = {
     "mf_pbt": Arm({**SPREAD, **EIGHT, "evolution.scheme": "mf_pbt", "evolution.frequencies": [1, 4]}, ranges=True),
     # Rates that follow the divergence, alone and with the race.
     "adaptive": Arm(rate=True, evolution=False),
-    "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True),
+    "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True, independent=True),
     "adaptive-race": Arm(RACE, rate=True, ranges=True),
     # What the general presets do, and the same where nobody's training ends.
     "ours": Arm(rate=True, own=True),
@@ -187,6 +188,8 @@ def settings(pair: Pair, start: Start, arm: Arm) -> Manifest:
     widths = {"evolution.widths": general_preset.evolution.widths} if arm.widths else {}
     manifest = apply_overrides(manifest, {**arm.sets, **widths, **(own_rule if arm.rate else {})}, "arm")
     members = manifest.training.pop_size
+    if arm.independent and manifest.has_replay:
+        manifest = apply_overrides(manifest, {"training.shards": members, "training.share": "shard"}, "independent")
     return apply_overrides(manifest, {"training.max_steps": 2 * pair.env_steps // members}, "budget")
 
 

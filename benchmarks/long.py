@@ -141,6 +141,7 @@ class Arm:
     drawn: bool = True  # founders from the space, not the general preset's values
     plain: bool = True  # False: the preset as it is, with its own founders
     only: str | None = None  # the algorithm that it is for
+    independent: bool = False  # members share no replay: each is a shard
 
 
 def tournament(**kinds: float) -> dict[str, Any]:
@@ -158,7 +159,7 @@ ARMS = {
     "single": Arm({"training.pop_size": 1}, evolution=False),  # what one member costs
     "seeds": Arm({"evolution.founders": "equal", "evolution.widths": None}, evolution=False, drawn=False),
     "default": Arm(ALONE, evolution=False, drawn=False),  # one agent with the general preset's values
-    "random": Arm(evolution=False),
+    "random": Arm(evolution=False, independent=True),
     "race": Arm({"evolution.scheme": "race"}),
     "race-4": Arm({"evolution.scheme": "race", "evolution.survivors": 4}),
     "tournament": Arm(STEPS),
@@ -232,6 +233,8 @@ def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
         changes |= {f"network.{part}.hidden_size": [width["width"]] for part in ("encoder_config", "head_config")}
         changes |= {"network.latent_dim": width["width"]}
     manifest = apply_overrides(manifest, {**changes, **task.sets, **arm.sets}, "arm")
+    if arm.independent and manifest.has_replay:
+        manifest = apply_overrides(manifest, {"training.shards": members, "training.share": "shard"}, "independent")
     # CPU seconds end a run; a shrinking population makes many more steps of a member.
     return apply_overrides(manifest, {"training.max_steps": LONGEST * task.evo_steps}, "budget")
 

@@ -24,7 +24,8 @@ class RewardScale:
     Every lane accumulates G ← γ·G + r with the discount of its member, restarted with each episode and each generation.
     Rewards are divided by the standard deviation of all sums of the member. They are not shifted, so their sign is
     preserved. Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2, algorithm 1. Scales are
-    per member because the size of the sums depends on the discount; children continue their parent's.
+    per member because the size of the sums depends on the discount; children continue their parent's. After a change
+    of the discount earlier sums count as those of one horizon, 1 / (1 - γ) steps of every lane.
 
     In a team every agent has a separate sum. It continues while the agent waits, and counts in the steps in which the
     agent acts. All agents share one scale, so that their rewards stay in proportion.
@@ -43,7 +44,11 @@ class RewardScale:
         self._agents, self._ranks = [unwrapped(agent) for agent in agents], ranks
         states = [agent._reward_statistics or start for agent in self._agents]
         self.mean, self.var, self.count = (np.array([float(s[k]) for s in states]) for k in ("mean", "var", "count"))
-        self._discount = np.repeat([float(adapted(agent).gamma) for agent in agents], num_envs)
+        self._gamma = np.array([float(adapted(agent).gamma) for agent in agents])
+        is_changed = [s.get("gamma", gamma) != gamma for s, gamma in zip(states, self._gamma, strict=True)]
+        horizon = num_envs * ranks.size / np.maximum(1 - self._gamma, EPSILON)
+        self.count = np.where(is_changed, np.minimum(self.count, horizon), self.count)
+        self._discount = np.repeat(self._gamma, num_envs)
         self._sums = np.zeros(len(self._discount))
 
     @classmethod
@@ -96,5 +101,6 @@ class RewardScale:
 
     def keep(self) -> None:
         """Store the statistics in the members."""
-        for agent, mean, var, count in zip(self._agents, self.mean, self.var, self.count, strict=True):
-            agent._reward_statistics = {"mean": float(mean), "var": float(var), "count": int(count)}
+        columns = self.mean, self.var, self.count.astype(int), self._gamma
+        for agent, *row in zip(self._agents, *(column.tolist() for column in columns), strict=True):
+            agent._reward_statistics = dict(zip(("mean", "var", "count", "gamma"), row, strict=True))

@@ -85,7 +85,7 @@ def test_running_statistics_are_of_the_rows_of_all_ranks(own: int, other: int) -
     assert seen.count == expected.count == 4 + own + other
 
 
-def test_one_scale_divides_the_rewards_of_all_ranks() -> None:
+def test_a_members_scale_divides_its_rewards_of_all_ranks() -> None:
     agents, step = [SimpleNamespace(gamma=0.5, _reward_statistics=None)], 3
     rewards = np.random.default_rng(1).normal(size=(step, 2))  # a lane on each rank
     whole, lane = RewardScale(agents, 2), np.ones(2, bool)

@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 
+import agilerl
+from agilerl.config import apply_overrides
+from agilerl.core.checkpoint import encode_tree
+
 
 @pytest.fixture
 def evolution(benchmark_module: Any) -> Any:
@@ -47,6 +51,25 @@ def test_random_search_has_the_layers_of_ours(evolution: Any) -> None:
             "ours": widths, "random": widths, "fixed": None
         }  # fmt: skip
         assert all(each["network"]["head_config"]["hidden_size"] == [8] for each in found.values())
+
+
+@pytest.mark.thorough
+def test_members_of_random_search_do_not_share_experience(evolution: Any) -> None:
+    """Another rate of the first member changes no bit of the others."""
+    short = {
+        "training.max_steps": 400, "training.evo_steps": 200, "training.evo_first": None, "environment.num_envs": 2,
+        "algorithm.batch_size": 16, "training.learning_delay": 0, "training.confirm_episodes": 0,
+        "training.eval_episodes": 1,
+    }  # fmt: skip
+    pair = evolution.PAIRS["CartPole-v1:DQN"]
+    manifest = evolution.settings(pair, evolution.STARTS["good"], evolution.ARMS["random"])
+    assert (manifest.training.shards, manifest.training.share) == (manifest.training.pop_size, "shard")
+    states = []
+    for rate in (1e-3, 1e-4):
+        config = apply_overrides(manifest, {**short, "algorithm.lr": rate}, "test").as_dict()
+        run = agilerl.train(pair.env, config=config, seed=0, evolution=False, out=None, verbose=False)
+        states.append([encode_tree(agent.run_state()) for agent in run.population])
+    assert [one == other for one, other in zip(*states, strict=True)] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("arm", ["ours", "random"])

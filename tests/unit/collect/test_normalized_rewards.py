@@ -106,7 +106,7 @@ def test_members_have_their_own_discount_and_lanes_at_rest_do_not_count() -> Non
     assert scale.factors.tolist() == pytest.approx(expected, rel=1e-7)
     scale.keep()
     assert members[1]._reward_statistics == pytest.approx(
-        {"mean": 1.25, "var": np.var([1, 1, 1, 1.5, 1.75]), "count": 5}
+        {"mean": 1.25, "var": np.var([1, 1, 1, 1.5, 1.75]), "count": 5, "gamma": 0.5}
     )
     assert RewardScale(members[1:], 2).factors.tolist() == scale.factors[1:].tolist()
 
@@ -122,6 +122,19 @@ def test_a_member_among_others_has_the_bits_of_a_lone_one() -> None:
             lanes = slice(3 * number, 3 * number + 3)
             one.see(rewards[lanes], step(mask[lanes].tolist(), ended[lanes].tolist()))
     assert together.factors.tolist() == [float(one.factors[0]) for one in alone]
+
+
+def test_sums_of_an_earlier_discount_count_as_those_of_one_horizon() -> None:
+    """Two lanes and γ = 3/4: 8 sums of mean 3 and variance 4; with 6 and 10 (8, 4) the variance is 80 / 10."""
+    member, other = Member(0.75), Member(0.75)
+    member._reward_statistics = {"mean": 3.0, "var": 4.0, "count": 1000, "gamma": 0.9}
+    other._reward_statistics = {**member._reward_statistics, "gamma": 0.75}
+    scale = RewardScale([member, other], 2)
+    scale.see(np.array([6.0, 10.0, 6.0, 10.0]), step([True] * 4, [False] * 4))
+    assert scale.count.tolist() == [10, 1002]
+    assert scale.factors.tolist() == pytest.approx([8**-0.5, (4 + 25 * 2000 / 1002**2) ** -0.5], rel=1e-7)
+    scale.keep()
+    assert RewardScale([member], 2).count.tolist() == [10], "the discount has not changed since"
 
 
 WAYS: dict[str, tuple[str, Any, dict[str, Any]]] = {
@@ -148,6 +161,9 @@ def test_every_member_has_the_factor_of_a_lone_agent_with_its_discount(way: str)
     assert [member.gamma for member in run.population] == list(GAMMAS)
     factors = RewardScale(run.population, 1).factors.tolist()
     assert factors == pytest.approx([lone_factor(gamma) for gamma in GAMMAS], rel=1e-6)
+    for founder, member in zip(founders, run.population, strict=True):
+        (lone,) = agilerl.train(make, algo, agents=[founder], **{**settings, "population": 1, "shards": 1}).population
+        assert (lone.gamma, lone._reward_statistics) == (member.gamma, member._reward_statistics)
 
 
 def test_children_continue_the_statistics_of_their_parent_and_files_hold_them() -> None:
@@ -164,7 +180,9 @@ def test_children_continue_the_statistics_of_their_parent_and_files_hold_them() 
     again = RewardScale([child], 1)
     again.see(np.array([9.0]), step([True], [False]))
     again.keep()
-    assert agents[1]._reward_statistics == {"mean": 2.0, "var": 4.0, "count": 2}, "the parent's are its own"
+    assert agents[1]._reward_statistics == {"mean": 2.0, "var": 4.0, "count": 2, "gamma": 0.5}, (
+        "the parent's are its own"
+    )
 
 
 def test_a_state_of_one_scale_for_all_is_where_every_member_starts() -> None:

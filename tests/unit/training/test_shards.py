@@ -92,6 +92,35 @@ def test_a_second_worker_makes_no_difference(case: str, inline: Any) -> None:
     assert digest(trained(case, shards=2, workers=2)) == digest(trained(case, shards=2))
 
 
+GAMMAS = {
+    "evolution.founders": "spread", "mutation.rl_hp_selection": {"gamma": {"min": 0.9, "max": 0.998}},
+    "mutation.probabilities.rl_hp_mut": 0.6, "normalize_rewards": True,
+}  # fmt: skip
+ALONE = {"algorithm.normalize_observations": False, "algorithm.target_kl": None, "algorithm.lr_schedule": "constant"}
+
+
+@pytest.mark.thorough
+def test_shards_of_ppo_differ_by_their_observation_statistics_alone(inline: Any) -> None:
+    """Rewards have one scale per member, which selection copies and whose discount mutation changes."""
+    settings = {**GAMMAS, **ALONE}
+    whole = trained("ppo", shards=1, **settings)
+    assert len({agent._reward_statistics["gamma"] for agent in whole.population}) > 1
+    assert any(birth.kind == "rl_hp" for birth in whole.lineage)
+    assert digest(trained("ppo", shards=2, workers=2, **settings)) == digest(whole)
+    assert digest(trained("ppo", shards=4, **settings)) == digest(whole)
+    settings["algorithm.normalize_observations"] = True
+    assert digest(trained("ppo", shards=2, **settings)) != digest(trained("ppo", shards=1, **settings))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", ["ppo", "dqn"])
+def test_scales_of_changing_discounts_are_resumed_bit_for_bit(case: str, inline: Any, tmp_path: Path) -> None:
+    whole = trained(case, shards=2, **GAMMAS)
+    half = trained(case, shards=2, workers=2, out=tmp_path, callbacks=[lambda record: False], **GAMMAS)
+    assert half.path is not None
+    assert digest(resume_training(half.path, verbose=False)) == digest(whole)
+
+
 @pytest.mark.thorough
 def test_shards_with_a_replay_of_their_own_have_one_result(inline: Any, tmp_path: Path) -> None:
     alone = trained("dqn", shards=2, share="shard", out=tmp_path)
