@@ -156,16 +156,11 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         if self.always_recurrent and not recurrent:
             raise ConfigError(f"{type(self).__name__} is recurrent PPO; got recurrent={recurrent}. fix: PPO.")
-        units = self._take(options)
+        units = self._take(options, locals())
         policy_value.check_policy(self, self.noise_persistence)
-        self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
-        self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
         self.bptt_sequence_type, self.max_seq_len = sequence_kind(bptt_sequence_type), max_seq_len
-        self.action_std_init, self.clip_coef = policy_value.initial_std(action_std_init, type(self).__name__), clip_coef
-        self.ent_coef, self.vf_coef = ent_coef, vf_coef
-        self.max_grad_norm, self.target_kl, self.update_epochs = max_grad_norm, target_kl, int(update_epochs)
-        self.normalize_images, self.net_config, self.share_encoders = normalize_images, net_config, bool(share_encoders)
-        self.num_envs, self.use_rollout_buffer = int(num_envs), bool(use_rollout_buffer)
+        self.action_std_init = policy_value.initial_std(action_std_init, type(self).__name__)
+        self.share_encoders, self.use_rollout_buffer = bool(share_encoders), bool(use_rollout_buffer)
         if rollout_buffer_config:
             raise NotAvailableYetError(
                 "PPO(rollout_buffer_config=) is not available in this version: the buffer follows from the agent's "

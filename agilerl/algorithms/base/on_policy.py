@@ -33,6 +33,11 @@ from agilerl.networks.distributions import ActionDistribution
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 HiddenStates = dict[str, Tensor]  # key -> [..., layers, E, units]
+COUNTS = ("batch_size", "learn_step", "update_epochs", "num_envs")
+SHARED = (  # arguments of PPO and its teams
+    *COUNTS, "lr", "gamma", "gae_lambda", "mut", "net_config", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm",
+    "target_kl", "normalize_images",
+)  # fmt: skip
 
 
 def unpacked(constructor: Constructor) -> Constructor:
@@ -135,12 +140,12 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
 
     action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
 
-    def _take(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Set keyword arguments as attributes, and return those of new policies."""
+    def _take(self, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Set keyword arguments and `SHARED` arguments as attributes, and return options of new policies."""
         units = {name: options[name] for name in ("action_scaling", "squash_output")}
-        for name, value in options.items():
+        for name, value in {**{name: arguments[name] for name in SHARED}, **options}.items():
             if name not in units:
-                setattr(self, name, value)
+                setattr(self, name, int(value) if name in COUNTS else value)
         return units
 
     def _begin(self) -> None:

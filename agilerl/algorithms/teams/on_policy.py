@@ -107,13 +107,9 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         )  # fmt: skip
         if options.pop("share_encoders"):
             self.share_encoders = True  # not an attribute of other teams
-        units = self._take(options)
+        units = self._take(options, locals())
         self.bptt_sequence_type = sequence_kind(self.bptt_sequence_type)
-        self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
-        self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
-        self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
-        self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
-        self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
+        self.action_std_init = initial_std(action_std_init, type(self).__name__)
         self.action_batch_size = action_batch_size
         check_noise(self, self.possible_action_spaces.values(), self.noise_persistence)
         self._begin()
@@ -128,17 +124,12 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             units: `action_scaling` and `squash_output` of new policies; `net_config` overrides them.
         """
         units = units | {"log_std_init": math.log(self.action_std_init)}
-        weight_seeds = iter(
-            seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
-        )
-        actors, critics = (
-            team_policies.checked_networks(self, actors, "actor"),
-            team_policies.checked_networks(self, critics, "critic"),
-        )
+        drawn = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
+        actors = team_policies.checked_networks(self, actors, "actor")
+        critics = team_policies.checked_networks(self, critics, "critic")
         if any(isinstance(actor, SharedActorCritic) for actor in actors.values()):
             self.share_encoders = True
-        for group in self.grouped_agents:
-            seed, value_seed = next(weight_seeds), next(weight_seeds)
+        for group, seed, value_seed in zip(self.grouped_agents, drawn[::2], drawn[1::2], strict=True):
             actor, critic = actors.get(group) or team_policies.make_policy(self, group, seed, units), critics.get(group)
             check_sharing(self, actor, critic)
             networks = [self.registered("actors", group, actor)]
@@ -151,8 +142,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             wrapper = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
             setattr(self, f"optimizers.{group}", wrapper)
             self.register_network_group(NetworkGroup(actor, policy=True))
-        for group in () if self.share_encoders else self.grouped_agents:
-            self.register_network_group(NetworkGroup(resolve(self, f"critics.{group}")))
+        for critic in () if self.share_encoders else self.critics.values():
+            self.register_network_group(NetworkGroup(critic))
 
     # --- input of the value: an agent's observation -------------------------------------------------------------------
 
@@ -367,12 +358,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     def _hidden_parts(self, group: str) -> list[tuple[str, str, tuple[int, int]]]:
         """Return (kind of network, part, (layers, units)) of all hidden states of an agent of the group."""
         networks = [(kind, resolve(self, f"{kind}.{group}")) for kind in self.networks]
-        return [
-            (kind, part, shape)
-            for kind, network in networks
-            if network.recurrent
-            for part, shape in network.hidden_state_architecture.items()
-        ]
+        recurrent = [(kind, network.hidden_state_architecture) for kind, network in networks if network.recurrent]
+        return [(kind, part, shape) for kind, shapes in recurrent for part, shape in shapes.items()]
 
     def hidden_of_group(self, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
         """Return the hidden states of a group's agents, concatenated along `axis`, with keys `<kind>_<part>`."""
