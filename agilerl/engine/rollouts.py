@@ -6,7 +6,7 @@ The code is the same for groups of members and for single agents; the learner se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -46,6 +46,10 @@ class EpochPlan:
     rows: np.ndarray
     weight: np.ndarray
     live: np.ndarray
+
+    def live_in(self, k: int) -> tuple[bool, ...] | None:
+        """Return whether each member has a k-th minibatch; None if all do."""
+        return None if self.live[k].all() else tuple(self.live[k].tolist())
 
 
 def plan_epoch(
@@ -180,8 +184,9 @@ class Rollout:
         columns["weight"] = torch.from_numpy(plan.weight).to(device, self.numbers.dtype).unbind()
         obs = map_leaves(gather, self.obs)  # lists are leaves
         for k in range(count):
-            batch = RolloutBatch(take(obs, k), **{name: column[k] for name, column in columns.items()})
-            yield batch if plan.live[k].all() else replace(batch, live=tuple(plan.live[k].tolist()))
+            yield RolloutBatch(
+                take(obs, k), live=plan.live_in(k), **{name: column[k] for name, column in columns.items()}
+            )
 
 
 @dataclass(frozen=True)
@@ -216,8 +221,7 @@ class SequenceRollout(Rollout):
             weight = real / steps[k, :, None, None]
             rest = sequences_at(rows, self.obs, self.hidden, dict(self._columns(noise)))
             rest["weight"] = torch.from_numpy(weight.reshape(members, -1)).to(self.numbers)
-            live = None if plan.live[k].all() else tuple(plan.live[k].tolist())
-            yield RolloutBatch(**rest, live=live)
+            yield RolloutBatch(**rest, live=plan.live_in(k))
 
 
 def sequences_at(

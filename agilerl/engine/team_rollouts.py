@@ -45,7 +45,9 @@ def make_team_rollout(
     wide, narrow = (count, 1, 1, -1), (count, 1, -1)
     value, final = (x * deviation.view(wide) + mean.view(wide) for x in (raw, final))
     last = stored.last * deviation.view(narrow) + mean.view(narrow)
-    advantage, counts = _advantages(members[0], buffer, stored, value, last, final)
+    present = by_member(np.asarray(members[0].presence(buffer.stored("obs"))), count).bool()  # [N, T, E, M]
+    last_present = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).view(count, -1).bool()
+    advantage, counts = _advantages(stored, value, last, final, present, last_present)
     advantage, counts = (x.view(raw.shape).flatten(1, 2) for x in (advantage, counts))  # [N, T·E, M]
     returns = advantage + value.flatten(1, 2)
     for member, member_returns, counted in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
@@ -59,18 +61,16 @@ def make_team_rollout(
     arguments: dict[str, Any] = {**stored.common, "numbers": packed, "acted": None if bool(counts.all()) else counts}
     if not buffer.hidden_state_architecture:
         return Rollout(samples=[np.flatnonzero(rows) for rows in decided], **arguments)
-    windows, pieces, samples = _sequences(members[0], count, buffer, decided)
+    windows, pieces, samples = _sequences(members[0], stored, present.numpy(), decided)
     return TeamSequenceRollout(samples=samples, windows=windows, pieces=pieces, lead=members[0], **arguments)
 
 
 def _advantages(
-    lead: Any, buffer: RolloutStore, stored: StoredRollout, value: Tensor, last: Tensor, final: Tensor
+    stored: StoredRollout, value: Tensor, last: Tensor, final: Tensor, present: Tensor, last_present: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return (advantages, valid mask) [N, T, E·M] by `gae_of_agents`, from values in the scale of rewards."""
-    flags = (stored.terminated, stored.truncated, stored.valid)
-    terminated, truncated, acted = (x.flatten(2).to(value.device) for x in flags)
-    present = by_member(np.asarray(lead.presence(buffer.stored("obs"))), len(value)).flatten(2)
-    last_present = torch.from_numpy(np.asarray(lead.presence(buffer.last_obs))).view(len(value), -1)
+    flags = (stored.terminated, stored.truncated, stored.valid, present)
+    terminated, truncated, acted, present = (x.flatten(2).to(value.device) for x in flags)
     return gae_of_agents(
         stored.reward.flatten(2),
         stored.gamma * (~terminated).to(value.dtype),
@@ -79,8 +79,8 @@ def _advantages(
         last.flatten(1),
         terminated | truncated,
         acted,
-        present.bool().to(value.device),
-        last_present.bool().to(value.device),
+        present,
+        last_present.to(value.device),
         stored.lam,
     )
 
@@ -105,28 +105,23 @@ def _standardised(ranks: Ranks, groups: Sequence[Sequence[int]], advantage: Tens
     return scaled
 
 
-def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray) -> tuple[list[Any], Any, list[Any]]:
+def _sequences(
+    lead: Any, stored: StoredRollout, present: np.ndarray, counted: np.ndarray
+) -> tuple[list[Any], Any, list[Any]]:
     """Return (windows, sequences by group, indices of the windows with a valid decision), member by member.
 
-    counted: [N, T·E] bool, rows with a valid decision of at least one agent.
+    Args:
+        present: [N, T, E, M] bool. counted: [N, T·E] bool, rows with a valid decision of at least one agent.
     """
-
-    def stored(x: np.ndarray) -> np.ndarray:
-        array: np.ndarray = by_member(np.asarray(x), count).numpy()
-        return array
-
-    present = stored(lead.presence(buffer.stored("obs"))).astype(bool)
-    done = stored(buffer.stored("terminated") | buffer.stored("truncated"))
-    undecided = ~stored(buffer.stored("valid")).any(-1, keepdims=True)  # for example of a replaced lane
-    breaks = done | undecided
-    longest, kind, lanes = lead.sequence_limit(len(buffer)), lead.bptt_sequence_type, buffer.num_envs // count
+    done = (stored.terminated | stored.truncated).numpy()
+    undecided = ~stored.valid.numpy().any(-1, keepdims=True)  # for example of a replaced lane
+    breaks, (_, steps, lanes, agents) = done | undecided, done.shape
+    longest, kind = lead.sequence_limit(steps), lead.bptt_sequence_type
     everything = np.ones(done.shape[1:3], bool)
     windows = [sequences_of(member_rows.all(-1), everything, longest, kind) for member_rows in done]
     pieces = {
         group: [
-            pieces_of(
-                member_rows, lanes, t.reshape(-1, buffer.agents)[:, numbers], b.reshape(-1, buffer.agents)[:, numbers]
-            )
+            pieces_of(member_rows, lanes, t.reshape(-1, agents)[:, numbers], b.reshape(-1, agents)[:, numbers])
             for member_rows, t, b in zip(windows, present, breaks, strict=True)
         ]
         for group, numbers in zip(lead.grouped_agents, lead.groups_of_agents, strict=True)

@@ -109,10 +109,10 @@ class TeamSequenceRollout(Rollout):
             group: replace(self.lead.group_rows(whole, group), hidden=self.lead.hidden_of_group(group, self.hidden, 1))
             for group in self.pieces
         }
-        for k, live in enumerate(plan.live):
+        for k in range(len(plan.rows)):
             chosen = [sequences[weight > 0] for sequences, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
             batches = {group: _gathered(rows[group], sequences, chosen) for group, sequences in self.pieces.items()}
-            yield TeamSequences(batches, None if live.all() else tuple(live.tolist()))
+            yield TeamSequences(batches, plan.live_in(k))
 
 
 def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray]) -> RolloutBatch:
