@@ -34,6 +34,7 @@ class IPPO(TeamPPO):
             `hidden_state_architecture`.
         bptt_sequence_type, max_seq_len: see `PPO`; sequences are windows of one lane, which `batch_size` then counts.
         action_scaling, squash_output: see `PPO`; actor_networks have their own settings.
+        share_encoders: use one encoder for policy and value of each group.
 
     See `MultiAgentRLAlgorithm` for the other arguments.
     """

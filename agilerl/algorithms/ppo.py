@@ -42,7 +42,7 @@ from agilerl.engine.rollouts import sequence_kind
 from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.paths import resolve
-from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView
+from agilerl.networks.actors import SharedActorCritic, StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, with_least
 
@@ -156,16 +156,11 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         if self.always_recurrent and not recurrent:
             raise ConfigError(f"{type(self).__name__} is recurrent PPO; got recurrent={recurrent}. fix: PPO.")
-        units = self._take(options)
+        units = self._take(options, locals())
         policy_value.check_policy(self, self.noise_persistence)
-        self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
-        self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
         self.bptt_sequence_type, self.max_seq_len = sequence_kind(bptt_sequence_type), max_seq_len
-        self.action_std_init, self.clip_coef = policy_value.initial_std(action_std_init, type(self).__name__), clip_coef
-        self.ent_coef, self.vf_coef = ent_coef, vf_coef
-        self.max_grad_norm, self.target_kl, self.update_epochs = max_grad_norm, target_kl, int(update_epochs)
-        self.normalize_images, self.net_config, self.share_encoders = normalize_images, net_config, bool(share_encoders)
-        self.num_envs, self.use_rollout_buffer = int(num_envs), bool(use_rollout_buffer)
+        self.action_std_init = policy_value.initial_std(action_std_init, type(self).__name__)
+        self.share_encoders, self.use_rollout_buffer = bool(share_encoders), bool(use_rollout_buffer)
         if rollout_buffer_config:
             raise NotAvailableYetError(
                 "PPO(rollout_buffer_config=) is not available in this version: the buffer follows from the agent's "
@@ -193,7 +188,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
             self.__dict__["action_scaling"] = units["action_scaling"]
         if isinstance(self.actor, EvolvableNetwork):
             self.recurrent = bool(self.actor.recurrent)
-        policy_value.check_sharing(self, critic_network)
+        policy_value.check_sharing(self, self.actor, critic_network)
         self.share_encoders = isinstance(self.actor, SharedActorCritic)
         if not self.share_encoders:
             self.critic = policy_value.make_value(self, critic_network)
@@ -206,21 +201,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         if not self.share_encoders:
             self.register_network_group(NetworkGroup(self.critic))
         self.register_mutation_hook("_follow_mutation")
-
-    @classmethod
-    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
-        kind = SharedActorCritic if spec.get("class") == "SharedActorCritic" else StochasticActor
-        return kind.from_spec(spec, device=device)
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """Names of the networks: the policy, and the critic unless they share an encoder."""
-        return ("actor",) if self.share_encoders else ("actor", "critic")
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "critic" and self.__dict__.get("share_encoders"):
-            return ValueView(self.__dict__["actor"])  # not a separate network: nothing to register, clone or save
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def _readers(self) -> Readers:
         networks = map(self.__dict__.get, self.networks)
@@ -254,10 +234,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return outputs[..., :-1] if self.share_encoders else outputs
 
     # --- the update ---------------------------------------------------------------------------------------------------
-
-    def update_options(self) -> tuple[Any, ...]:
-        sequences = self.bptt_sequence_type, self.max_seq_len, self.normalize_observations
-        return self.share_encoders, self.distribution, self.clip_value_loss, *sequences
 
     def recipe(self) -> PolicyGradientRecipe | None:
         kind = self.distribution

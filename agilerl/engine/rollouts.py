@@ -5,8 +5,8 @@ The code is the same for groups of members and for single agents; the learner se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -46,6 +46,10 @@ class EpochPlan:
     rows: np.ndarray
     weight: np.ndarray
     live: np.ndarray
+
+    def live_in(self, k: int) -> tuple[bool, ...] | None:
+        """Return whether each member has a k-th minibatch; None if all do."""
+        return None if self.live[k].all() else tuple(self.live[k].tolist())
 
 
 def plan_epoch(
@@ -136,8 +140,10 @@ class Rollout:
     """Rollouts of N members as tensors [N, T·E, ...] in time order, from which minibatches are gathered.
 
     Attributes:
-        obs: network inputs. numbers: [N, T·E, 4]: log probability, value, standardised advantage, return.
-        samples: valid rows per member.
+        obs: network inputs. numbers: [N, T·E, 4], for teams [N, T·E, M, 4]: log probability, value, standardised
+            advantage, return.
+        samples: valid rows per member; of teams those in which at least one agent decided.
+        acted: [N, T·E, M] bool, for teams: valid rows per agent; None if all are valid.
     """
 
     obs: Any
@@ -145,6 +151,7 @@ class Rollout:
     numbers: Tensor
     legal: Tensor | None
     samples: list[np.ndarray]
+    acted: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def size(self) -> int:
@@ -153,8 +160,8 @@ class Rollout:
 
     def _columns(self, noise: Tensor | None) -> list[tuple[str, Tensor]]:
         """Return the per-row fields of a batch by name, without observations."""
-        names = ("log_prob", "value", "advantage", "returns", "action", "legal", "noise")
-        columns = (*self.numbers.unbind(-1), self.action, self.legal, noise)
+        names = ("log_prob", "value", "advantage", "returns", "action", "legal", "noise", "acted")
+        columns = (*self.numbers.unbind(-1), self.action, self.legal, noise, self.acted)
         return [(name, x) for name, x in zip(names, columns, strict=True) if x is not None]
 
     def batches(self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE) -> Iterator[RolloutBatch]:
@@ -177,8 +184,9 @@ class Rollout:
         columns["weight"] = torch.from_numpy(plan.weight).to(device, self.numbers.dtype).unbind()
         obs = map_leaves(gather, self.obs)  # lists are leaves
         for k in range(count):
-            batch = RolloutBatch(take(obs, k), **{name: column[k] for name, column in columns.items()})
-            yield batch if plan.live[k].all() else replace(batch, live=tuple(plan.live[k].tolist()))
+            yield RolloutBatch(
+                take(obs, k), live=plan.live_in(k), **{name: column[k] for name, column in columns.items()}
+            )
 
 
 @dataclass(frozen=True)
@@ -208,28 +216,37 @@ class SequenceRollout(Rollout):
             max_length = max(1, int(length[k].max()))  # a rank may have no sequence of a minibatch
             offset = np.arange(max_length)
             step = start[k] + np.minimum(offset, np.maximum(length[k] - 1, 0))
-            rows = step * self.lanes + lane[k] + self.size * np.arange(members)[:, None, None]  # [N, S, L]
+            rows = step * self.lanes + lane[k]  # [N, S, L]
             real = offset < length[k]
             weight = real / steps[k, :, None, None]
-            batch = self._batch(rows, weight.reshape(members, -1), noise)
-            yield batch if plan.live[k].all() else replace(batch, live=tuple(plan.live[k].tolist()))
+            rest = sequences_at(rows, self.obs, self.hidden, dict(self._columns(noise)))
+            rest["weight"] = torch.from_numpy(weight.reshape(members, -1)).to(self.numbers)
+            yield RolloutBatch(**rest, live=plan.live_in(k))
 
-    def _batch(self, rows: np.ndarray, weight: np.ndarray, noise: Tensor | None) -> RolloutBatch:
-        members, sequences, length = rows.shape
-        device = self.numbers.device
-        index = torch.from_numpy(rows.reshape(-1)).to(device)
-        starts = torch.from_numpy(rows[:, :, 0].reshape(-1)).to(device)
 
-        def gather(x: Tensor) -> Tensor:
-            return x.flatten(0, 1).index_select(0, index).view(members, sequences * length, *x.shape[2:])
+def sequences_at(
+    rows: np.ndarray, obs: Any, hidden: Mapping[str, Tensor], columns: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Gather sequences as arguments of `RolloutBatch`.
 
-        hidden = {
-            key: x.flatten(0, 1).index_select(0, starts).view(members, sequences, *x.shape[2:]).transpose(1, 2)
-            for key, x in self.hidden.items()
-        }
-        columns: dict[str, Any] = {name: gather(x) for name, x in self._columns(noise)}
-        columns["weight"] = torch.from_numpy(weight).to(device, self.numbers.dtype)
-        return RolloutBatch(map_leaves(gather, self.obs), hidden=hidden, length=length, **columns)
+    Args:
+        rows: [N, S, L] indices of the steps of S sequences among a member's R rows.
+        obs, hidden, columns: [N, R, ...] of all rows; `columns`: the other arguments by name.
+    """
+    members, sequences, length = rows.shape
+    like = next(iter(columns.values()))
+    rows = rows + like.shape[1] * np.arange(members)[:, None, None]
+    index, starts = (torch.from_numpy(x.reshape(-1)).to(like.device) for x in (rows, rows[:, :, 0]))
+
+    def gather(x: Tensor) -> Tensor:
+        return x.flatten(0, 1).index_select(0, index).view(members, sequences * length, *x.shape[2:])
+
+    at_start = {
+        key: x.flatten(0, 1).index_select(0, starts).view(members, sequences, *x.shape[2:]).transpose(1, 2)
+        for key, x in hidden.items()
+    }
+    gathered = {name: gather(x) for name, x in columns.items()}
+    return {"obs": map_leaves(gather, obs), "hidden": at_start, "length": length, **gathered}
 
 
 def by_member(x: np.ndarray, members: int) -> Tensor:
@@ -239,55 +256,88 @@ def by_member(x: np.ndarray, members: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(shaped, 1, 0)))
 
 
+@dataclass(frozen=True)
+class StoredRollout:
+    """A full buffer of N·E lanes (member by member) as tensors [N, T, E], for teams [N, T, E, M].
+
+    Values that were not stored are computed in one pass over the rollout: the policy is constant in it.
+
+    Attributes:
+        merged: converts an array of the buffer to [N, T·E, ...]. common: inputs of networks, actions, legal actions and
+            hidden states [N, T·E, ...], as arguments of rollouts.
+        last: values after the last step [N, E(, M)]. finals: see `outcomes`. gamma, lam: [N, 1, 1].
+    """
+
+    merged: Callable[[np.ndarray], Tensor]
+    common: dict[str, Any]
+    reward: Tensor
+    log_prob: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    value: Tensor
+    last: Tensor
+    finals: list[tuple[int, Tensor, Tensor, Tensor]]
+    gamma: Tensor
+    lam: Tensor
+
+    @classmethod
+    def read(
+        cls, learner: Learner, group: int, members: Sequence[Any], buffer: RolloutStore, like: Tensor
+    ) -> StoredRollout:
+        """See `make_rollout` for the arguments."""
+        count = len(members)
+
+        def merged(x: np.ndarray) -> Tensor:
+            return by_member(x, count).flatten(1, 2).to(like.device)
+
+        obs = learner.groups[group].prepare(map_leaves(merged, buffer.stored("obs")))
+        fields = {name: by_member(buffer.stored(name), count) for name in ("terminated", "truncated", "valid")}
+        names = ("reward", "log_prob", *(("value",) if buffer.values_known else ()))
+        fields |= {name: by_member(buffer.stored(name), count).to(like.device, like.dtype) for name in names}
+        if not buffer.values_known:
+            fields["value"] = learner.groups[group].values(obs).view_as(fields["reward"])
+        last, finals = outcomes(learner, group, count, buffer, fields["value"])
+        hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
+        gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
+        legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
+        common = {"obs": obs, "action": merged(buffer.stored("action")), "legal": legal}
+        if buffer.hidden_state_architecture:
+            common["hidden"] = {key: merged(x).to(like.dtype) for key, x in buffer.stored("hidden").items()}
+        return cls(merged, common, **fields, last=last, finals=finals, gamma=gamma, lam=lam)
+
+
 def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: RolloutStore, like: Tensor) -> Rollout:
     """Convert a full buffer of N·E lanes (member by member) to rollouts with advantages and returns.
-
-    Values that were not stored are computed here, in one pass over the rollout: the policy is constant in it.
 
     Args:
         members: agents with `gamma` and `gae_lambda`; recurrent ones also with `bptt_sequence_type` and
             `sequence_limit(steps)`, the maximum length of a sequence in a rollout of that many steps.
         like: tensor with the dtype and device to use.
     """
-    count = len(members)
-
-    def numbers(name: str) -> Tensor:
-        return by_member(buffer.stored(name), count).to(like.device, like.dtype)
-
-    def merged(x: np.ndarray) -> Tensor:
-        return by_member(x, count).flatten(1, 2).to(like.device)
-
-    obs = learner.groups[group].prepare(map_leaves(merged, buffer.stored("obs")))
-    reward, log_prob = numbers("reward"), numbers("log_prob")
-    terminated, truncated, valid = (by_member(buffer.stored(x), count) for x in ("terminated", "truncated", "valid"))
-    value = numbers("value") if buffer.values_known else learner.groups[group].values(obs).view_as(reward)
-    last, finals = outcomes(learner, group, count, buffer, value)
-    after = following_values(value, last)  # or the values of the FINAL observations of truncated episodes
-    for member, steps, lanes, values in finals:
+    stored = StoredRollout.read(learner, group, members, buffer, like)
+    value, terminated, truncated, valid = stored.value, stored.terminated, stored.truncated, stored.valid
+    after = following_values(value, stored.last)  # or the values of the FINAL observations of truncated episodes
+    for member, steps, lanes, values in stored.finals:
         after[member, steps, lanes] = values
-    hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
-    gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
     # The row after an invalid one (for example of a replaced lane) is not the successor of the row before it.
     before_gap = torch.cat((~valid[:, 1:], torch.zeros_like(valid[:, :1])), 1)
     cut = (terminated | truncated | ~valid | before_gap).to(like.device)
-    discount = gamma * (~terminated).to(like.device, like.dtype)
-    advantage = gae(reward, discount, value, after, cut, lam)
+    discount = stored.gamma * (~terminated).to(like.device, like.dtype)
+    advantage = gae(stored.reward, discount, value, after, cut, stored.lam)
     returns = advantage + value
     counts = valid.flatten(1).to(like.device, like.dtype)
     scaled = standardised_over(learner.ranks, advantage.flatten(1), counts)
-    columns = (log_prob.flatten(1), value.flatten(1), scaled, returns.flatten(1))
-    legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
-    packed, action = torch.stack(columns, -1), merged(buffer.stored("action"))
+    packed = torch.stack((stored.log_prob.flatten(1), value.flatten(1), scaled, returns.flatten(1)), -1)
     if not buffer.hidden_state_architecture:
         samples = [np.flatnonzero(row) for row in valid.flatten(1).numpy()]
-        return Rollout(obs, action, packed, legal, samples)
+        return Rollout(numbers=packed, samples=samples, **stored.common)
     ends = (terminated | truncated).numpy()
     longest, kind = members[0].sequence_limit(len(buffer)), members[0].bptt_sequence_type
     sequences = [sequences_of(e, v, longest, kind) for e, v in zip(ends, valid.numpy(), strict=True)]
-    hidden = {key: merged(x).to(like.dtype) for key, x in buffer.stored("hidden").items()}
     samples = [np.arange(len(member_sequences)) for member_sequences in sequences]
-    width = buffer.num_envs // count
-    return SequenceRollout(obs, action, packed, legal, samples, sequences, width, hidden)
+    lanes_each = buffer.num_envs // len(members)
+    return SequenceRollout(numbers=packed, samples=samples, sequences=sequences, lanes=lanes_each, **stored.common)
 
 
 def standardised_over(ranks: Ranks, values: Tensor, counts: Tensor) -> Tensor:

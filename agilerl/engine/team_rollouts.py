@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,26 +14,11 @@ from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.tree import map_leaves
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import RolloutBatch
-from agilerl.engine.rollouts import Rollout, by_member, outcomes, sequences_of, standardised_over
+from agilerl.engine.rollouts import Rollout, StoredRollout, by_member, sequences_of, standardised_over
 from agilerl.engine.team_sequences import TeamSequenceRollout, pieces_of
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.losses.returns import gae_of_agents
 from agilerl.ranks import Ranks
-
-
-@dataclass(frozen=True)
-class TeamRollout(Rollout):
-    """Rollouts of N teams of M agents; a sample is a row of one lane in which at least one agent decided.
-
-    Attributes:
-        numbers: [N, T·E, M, 4]. acted: [N, T·E, M] bool, valid rows per agent; None if all are valid.
-    """
-
-    acted: Tensor | None = None
-
-    def _columns(self, noise: Tensor | None) -> list[tuple[str, Tensor]]:
-        extra = [] if self.acted is None else [("acted", self.acted)]
-        return [*super()._columns(noise), *extra]
 
 
 def make_team_rollout(
@@ -51,18 +36,18 @@ def make_team_rollout(
             recurrent ones also with the attributes used by `make_rollout` and `TeamSequenceRollout`.
         like: tensor with the dtype and device to use.
     """
-    count, agents = len(members), buffer.agents
-
-    def merged(x: np.ndarray) -> Tensor:
-        return by_member(x, count).flatten(1, 2).to(like.device)
-
-    obs = learner.groups[group].prepare(map_leaves(merged, buffer.stored("obs")))
-    raw, last, final = _network_values(learner, group, count, buffer, obs, like)
+    stored, count = StoredRollout.read(learner, group, members, buffer, like), len(members)
+    raw = stored.value
+    final = torch.zeros_like(raw)  # values of the final observations of truncated episodes
+    for member, steps, lanes, values in stored.finals:
+        final[member, steps, lanes] = values
     mean, deviation = _scales(members, like)
-    wide, narrow = (count, 1, 1, agents), (count, 1, agents)
+    wide, narrow = (count, 1, 1, -1), (count, 1, -1)
     value, final = (x * deviation.view(wide) + mean.view(wide) for x in (raw, final))
-    last = last * deviation.view(narrow) + mean.view(narrow)
-    advantage, counts = _advantages(members, buffer, value, last, final)
+    last = stored.last * deviation.view(narrow) + mean.view(narrow)
+    present = by_member(np.asarray(members[0].presence(buffer.stored("obs"))), count).bool()  # [N, T, E, M]
+    last_present = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).view(count, -1).bool()
+    advantage, counts = _advantages(stored, value, last, final, present, last_present)
     advantage, counts = (x.view(raw.shape).flatten(1, 2) for x in (advantage, counts))  # [N, T·E, M]
     returns = advantage + value.flatten(1, 2)
     for member, member_returns, counted in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
@@ -70,61 +55,33 @@ def make_team_rollout(
     mean, deviation = _scales(members, like)
     goal = (returns - mean.unsqueeze(1)) / deviation.unsqueeze(1)
     scaled = _standardised(learner.ranks, members[0].groups_of_agents, advantage, counts)
-    log_prob = _by_lane(buffer, "log_prob", count, like).to(like.dtype).view(raw.shape)
-    packed = torch.stack((log_prob.flatten(1, 2), raw.flatten(1, 2), scaled, goal), -1)
+    packed = torch.stack((stored.log_prob.flatten(1, 2), raw.flatten(1, 2), scaled, goal), -1)
     packed = packed.masked_fill(~counts.unsqueeze(-1), 0)  # invalid entries must be finite
-    legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
-    actions, acted_rows = merged(buffer.stored("action")), None if bool(counts.all()) else counts
+    decided = counts.any(-1).cpu().numpy()
+    arguments: dict[str, Any] = {**stored.common, "numbers": packed, "acted": None if bool(counts.all()) else counts}
     if not buffer.hidden_state_architecture:
-        samples = [np.flatnonzero(rows) for rows in counts.any(-1).cpu().numpy()]
-        return TeamRollout(obs, actions, packed, legal, samples, acted_rows)
-    windows, pieces, samples = _sequences(members[0], count, buffer, counts.any(-1).cpu().numpy())
-    hidden = {key: merged(x).to(like.dtype) for key, x in buffer.stored("hidden").items()}
-    return TeamSequenceRollout(obs, actions, packed, legal, samples, acted_rows, windows, pieces, hidden, members[0])
-
-
-def _by_lane(buffer: RolloutStore, name: str, count: int, like: Tensor) -> Tensor:
-    """Return a field as [N, T, E·M], with each agent as a lane."""
-    return by_member(buffer.stored(name), count).flatten(2).to(like.device)
-
-
-def _network_values(
-    learner: Learner, group: int, count: int, buffer: RolloutStore, obs: Any, like: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return critic outputs: (of the rows [N, T, E, M], of the last observations [N, E, M], of the final observations
-    of truncated episodes [N, T, E, M], 0 elsewhere)."""
-    shape = (count, len(buffer), -1, buffer.agents)
-    stored = _by_lane(buffer, "value", count, like).to(like.dtype) if buffer.values_known else None
-    raw = (learner.groups[group].values(obs) if stored is None else stored).view(shape)
-    last, finals = outcomes(learner, group, count, buffer, raw)
-    final = torch.zeros_like(raw)
-    for member, steps, lanes, values in finals:
-        final[member, steps, lanes] = values
-    return raw, last, final
+        return Rollout(samples=[np.flatnonzero(rows) for rows in decided], **arguments)
+    windows, pieces, samples = _sequences(members[0], stored, present.numpy(), decided)
+    return TeamSequenceRollout(samples=samples, windows=windows, pieces=pieces, lead=members[0], **arguments)
 
 
 def _advantages(
-    members: Sequence[Any], buffer: RolloutStore, value: Tensor, last: Tensor, final: Tensor
+    stored: StoredRollout, value: Tensor, last: Tensor, final: Tensor, present: Tensor, last_present: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return (advantages, valid mask) [N, T, E·M] by `gae_of_agents`, from values in the scale of rewards."""
-    count, like = len(members), value
-    hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
-    gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
-    fields = (_by_lane(buffer, name, count, like) for name in ("reward", "terminated", "truncated", "valid"))
-    reward, terminated, truncated, acted = fields
-    present = by_member(np.asarray(members[0].presence(buffer.stored("obs"))), count).flatten(2)
-    last_present = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).view(count, -1)
+    flags = (stored.terminated, stored.truncated, stored.valid, present)
+    terminated, truncated, acted, present = (x.flatten(2).to(value.device) for x in flags)
     return gae_of_agents(
-        reward.to(like.dtype),
-        gamma * (~terminated).to(like.dtype),
+        stored.reward.flatten(2),
+        stored.gamma * (~terminated).to(value.dtype),
         value.flatten(2),
         final.flatten(2),
         last.flatten(1),
         terminated | truncated,
         acted,
-        present.bool().to(like.device),
-        last_present.bool().to(like.device),
-        lam,
+        present,
+        last_present.to(value.device),
+        stored.lam,
     )
 
 
@@ -148,28 +105,23 @@ def _standardised(ranks: Ranks, groups: Sequence[Sequence[int]], advantage: Tens
     return scaled
 
 
-def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray) -> tuple[list[Any], Any, list[Any]]:
+def _sequences(
+    lead: Any, stored: StoredRollout, present: np.ndarray, counted: np.ndarray
+) -> tuple[list[Any], Any, list[Any]]:
     """Return (windows, sequences by group, indices of the windows with a valid decision), member by member.
 
-    counted: [N, T·E] bool, rows with a valid decision of at least one agent.
+    Args:
+        present: [N, T, E, M] bool. counted: [N, T·E] bool, rows with a valid decision of at least one agent.
     """
-
-    def stored(x: np.ndarray) -> np.ndarray:
-        array: np.ndarray = by_member(np.asarray(x), count).numpy()
-        return array
-
-    present = stored(lead.presence(buffer.stored("obs"))).astype(bool)
-    done = stored(buffer.stored("terminated") | buffer.stored("truncated"))
-    undecided = ~stored(buffer.stored("valid")).any(-1, keepdims=True)  # for example of a replaced lane
-    breaks = done | undecided
-    longest, kind, lanes = lead.sequence_limit(len(buffer)), lead.bptt_sequence_type, buffer.num_envs // count
+    done = (stored.terminated | stored.truncated).numpy()
+    undecided = ~stored.valid.numpy().any(-1, keepdims=True)  # for example of a replaced lane
+    breaks, (_, steps, lanes, agents) = done | undecided, done.shape
+    longest, kind = lead.sequence_limit(steps), lead.bptt_sequence_type
     everything = np.ones(done.shape[1:3], bool)
     windows = [sequences_of(member_rows.all(-1), everything, longest, kind) for member_rows in done]
     pieces = {
         group: [
-            pieces_of(
-                member_rows, lanes, t.reshape(-1, buffer.agents)[:, numbers], b.reshape(-1, buffer.agents)[:, numbers]
-            )
+            pieces_of(member_rows, lanes, t.reshape(-1, agents)[:, numbers], b.reshape(-1, agents)[:, numbers])
             for member_rows, t, b in zip(windows, present, breaks, strict=True)
         ]
         for group, numbers in zip(lead.grouped_agents, lead.groups_of_agents, strict=True)
@@ -214,7 +166,7 @@ def equally_weighted(
     return batches
 
 
-def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
+def packed(rollout: Rollout, team: Any) -> Rollout:
     """Return the same decisions in as many rows as the agent with the most decisions has.
 
     Each agent's rows are aligned with those of the others, regardless of their time step. This is equivalent for

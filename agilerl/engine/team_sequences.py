@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import RolloutBatch
-from agilerl.engine.rollouts import EpochPlan, Rollout
+from agilerl.engine.rollouts import EpochPlan, Rollout, sequences_at
 from agilerl.ranks import ONE, Ranks
 
 
@@ -88,14 +87,13 @@ class TeamSequenceRollout(Rollout):
     """Rollouts of N recurrent teams of M agents; a sample is a time window of one lane.
 
     Attributes:
-        numbers, acted: see `TeamRollout`. samples: windows with at least one valid decision, per member.
+        samples: windows with at least one valid decision, per member.
         windows: per member [S, 3]: lane, first step, length. pieces: by group, one entry per member.
         hidden: key -> [N, T·E, layers, units] before every step.
         lead: a member, which selects the data of a group by `group_rows(batch, group)` and
             `hidden_of_group(group, hidden, axis)`.
     """
 
-    acted: Tensor | None
     windows: list[np.ndarray]
     pieces: Mapping[str, list[Pieces]]
     hidden: Mapping[str, Tensor]
@@ -105,20 +103,16 @@ class TeamSequenceRollout(Rollout):
         self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE
     ) -> Iterator[TeamSequences]:
         """Yield the minibatches of one epoch."""
-        names = ("log_prob", "value", "advantage", "returns")
-        numbers: dict[str, Any] = dict(zip(names, self.numbers.unbind(-1), strict=True))
-        everywhere = self.numbers.new_ones(self.numbers.shape[:2])
-        whole = RolloutBatch(
-            self.obs, self.action, **numbers, weight=everywhere, legal=self.legal, noise=noise, acted=self.acted
-        )
+        columns: dict[str, Any] = dict(self._columns(noise))
+        whole = RolloutBatch(self.obs, **columns, weight=self.numbers.new_ones(self.numbers.shape[:2]))
         rows = {
             group: replace(self.lead.group_rows(whole, group), hidden=self.lead.hidden_of_group(group, self.hidden, 1))
             for group in self.pieces
         }
-        for k, live in enumerate(plan.live):
+        for k in range(len(plan.rows)):
             chosen = [sequences[weight > 0] for sequences, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
             batches = {group: _gathered(rows[group], sequences, chosen) for group, sequences in self.pieces.items()}
-            yield TeamSequences(batches, None if live.all() else tuple(live.tolist()))
+            yield TeamSequences(batches, plan.live_in(k))
 
 
 def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray]) -> RolloutBatch:
@@ -137,24 +131,7 @@ def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray
         index[i, : len(ids), :width] = member_pieces.rows[ids, :width]
         index[i, : len(ids), width:] = member_pieces.rows[ids, width - 1 : width]
         length[i, : len(ids), 0] = member_pieces.length[ids]
-    members, device = len(parts), rows.weight.device
-    index += rows.weight.shape[1] * np.arange(members)[:, None, None]
-    flat, starts = (torch.from_numpy(x.reshape(-1)).to(device) for x in (index, index[:, :, 0]))
-    real = torch.from_numpy((np.arange(longest) < length).reshape(members, -1)).to(device)
-
-    def gather(x: Tensor) -> Tensor:
-        return x.flatten(0, 1).index_select(0, flat).view(members, max_sequences * longest, *x.shape[2:])
-
-    def at_start(x: Tensor) -> Tensor:
-        return x.flatten(0, 1).index_select(0, starts).view(members, max_sequences, *x.shape[2:]).transpose(1, 2)
-
-    columns: dict[str, Any] = {
-        name: gather(x) for name, x in vars(rows).items() if isinstance(x, Tensor) and name not in ("obs", "weight")
-    }
-    return RolloutBatch(
-        map_leaves(gather, rows.obs),
-        **columns,
-        weight=gather(rows.weight) * real,
-        hidden={key: at_start(x) for key, x in rows.hidden.items()},
-        length=longest,
-    )
+    columns = {name: x for name, x in vars(rows).items() if isinstance(x, Tensor) and name != "obs"}
+    batch = RolloutBatch(**sequences_at(index, rows.obs, rows.hidden, columns))
+    real = torch.from_numpy((np.arange(longest) < length).reshape(len(parts), -1)).to(rows.weight.device)
+    return replace(batch, weight=batch.weight * real)

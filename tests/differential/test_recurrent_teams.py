@@ -37,14 +37,14 @@ HYPER = [
 ]
 
 
-def teams(cls: Any, cell: str, kind: str = "chunked") -> list[Any]:
+def teams(cls: Any, cell: str, kind: str = "chunked", **options: Any) -> list[Any]:
     made = []
     for i in range(MEMBERS):
         memory = {"hidden_state_size": 6, "num_layers": 2, "cell": cell, "min_hidden_state_size": 4}
         head = {"hidden_size": [6 + 2 * (i == 1)], "activation": "Tanh"}
         team = cls(
             OBS, ACTIONS, index=i, seed=i, num_envs=LANES, recurrent=True, max_seq_len=LONGEST, bptt_sequence_type=kind,
-            net_config={"encoder_config": memory, "head_config": head, "latent_dim": 8}, **HYPER[i],
+            net_config={"encoder_config": memory, "head_config": head, "latent_dim": 8}, **HYPER[i], **options,
         )  # fmt: skip
         for name in team.registry.all_registered():
             getattr(team, name).double()
@@ -269,6 +269,17 @@ def test_recurrent_teams_learn_over_rows_what_they_learn_alone_and_step_by_step(
             mine, theirs = (torch.cat([p.detach().flatten() for p in getattr(t, name).parameters()])
                             for t in (fused[i], team))  # fmt: skip
             torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9, msg=lambda m, n=f"{i} {name}": f"{n}: {m}")
+
+
+def test_teams_with_shared_encoders_learn_over_rows_what_they_learn_alone() -> None:
+    fused = teams(IPPO, "LSTM", share_encoders=True)
+    sequential, before = [team.clone() for team in fused], state(fused)
+    buffers = [collect(fused, np.random.default_rng(3))]
+    assert choose(fused).name == "fused"
+    assert train(fused, "fused", buffers) == train(sequential, "sequential", buffers)
+    after = state(fused)
+    assert all((x - after[name]).abs().max() > 1e-6 for name, x in before.items())
+    assert_equal(fused, sequential)
 
 
 @pytest.mark.parametrize("learner", ["fused", "sequential"])

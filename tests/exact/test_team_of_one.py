@@ -10,8 +10,10 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms.ippo import IPPO
+from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.ppo import PPO
 from agilerl.errors import AlgorithmError
+from agilerl.networks.actors import SharedActorCritic, StochasticActor
 
 OBS, BOX, CHOICE = spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (2,)), spaces.Discrete(3)
 NET = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
@@ -63,6 +65,8 @@ def weights(agent: Any) -> torch.Tensor:
         (BOX, {"noise_persistence": 0.9}),
         (BOX, {"normalize_observations": True}),
         (CHOICE, {"normalize_observations": True}),
+        (BOX, {"share_encoders": True}),
+        (CHOICE, {"share_encoders": True, "normalize_observations": True}),
     ],
 )
 def test_a_team_of_one_learns_what_ppo_learns(action: Any, options: dict[str, Any]) -> None:
@@ -106,3 +110,47 @@ def test_noise_persists_from_step_to_step_and_from_call_to_call_in_box_columns_a
 def test_noise_of_choices_alone_cannot_persist() -> None:
     with pytest.raises(AlgorithmError, match="IPPO: noise_persistence is of Box actions, and these are Discrete"):
         IPPO({NAME: OBS}, {NAME: CHOICE}, noise_persistence=0.5)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_recurrent_team_of_one_learns_what_ppo_learns(share: bool) -> None:
+    memory = {"encoder_config": {"hidden_state_size": 8}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
+    options = {**ARGUMENTS, "net_config": memory, "batch_size": 64, "recurrent": True, "share_encoders": share}
+    single, team = PPO(OBS, CHOICE, **options), IPPO({NAME: OBS}, {NAME: CHOICE}, **options)
+    team.actors[NAME].load_state_dict(single.actor.state_dict())
+    team.critics[NAME].load_state_dict(single.critic.state_dict())
+    draw, before = np.random.default_rng(5), weights(single)
+    names = ("observations", "actions", "log_probs", "values", "rewards", "dones", "hidden_states")
+    fields: dict[str, Any] = {name: [] for name in names}
+    single.set_training_mode(True)
+    hidden, done = single.get_initial_hidden_state(LANES), np.zeros(LANES, bool)
+    for _ in range(STEPS):
+        obs, start = draw.uniform(-1, 1, (LANES, 3)).astype(np.float32), hidden
+        action, log_prob, _, value, after = single.get_action(obs, hidden_state=hidden)
+        for name, entry in zip(
+            names, (obs, action, log_prob, value, draw.normal(size=LANES), done, start), strict=True
+        ):
+            fields[name].append(entry)
+        done = draw.random(LANES) < 0.2
+        hidden = {key: part.masked_fill(torch.from_numpy(done)[:, None], 0) for key, part in after.items()}
+    fields |= {"next_obs": fields["observations"][0], "next_done": done, "last_values": fields["values"][0]}
+    of_team = by_agent(fields)
+    of_team["hidden_states"] = [
+        dict(zip(team.hidden_state_architecture, step.values(), strict=True)) for step in fields["hidden_states"]
+    ]
+    single.learn(fields)
+    team.learn(of_team)
+    torch.testing.assert_close(weights(team), weights(single), rtol=1e-4, atol=1e-5)
+    assert (weights(single) - before).abs().max() > 1e-3
+
+
+def test_networks_that_contradict_shared_encoders_are_named() -> None:
+    spaces_of = {NAME: OBS}, {NAME: CHOICE}
+    shared, plain = SharedActorCritic(OBS, CHOICE), StochasticActor(OBS, CHOICE)
+    assert IPPO(*spaces_of, actor_networks={NAME: shared}).share_encoders
+    with pytest.raises(AlgorithmError, match="IPPO: with shared encoders the actor_network holds the value"):
+        IPPO(*spaces_of, share_encoders=True, critic_networks={NAME: IPPO(*spaces_of).critics[NAME]})
+    with pytest.raises(AlgorithmError, match="IPPO: share_encoders=True needs a SharedActorCritic"):
+        IPPO(*spaces_of, share_encoders=True, actor_networks={NAME: plain})
+    with pytest.raises(AlgorithmError, match="MAPPO: values read other observations"):
+        MAPPO(*spaces_of, actor_networks={NAME: shared})

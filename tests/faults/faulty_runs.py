@@ -72,6 +72,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "num_atoms": 11,
         "v_max": 20.0,
     },
+    "IPPO-shared": {**TALKING, "algo": "IPPO", "share_encoders": True},
     "SAC": {**CONTINUOUS, "algo": "SAC", "normalize_rewards": True, "reward_scale": 1.0},
     "TD3": {**CONTINUOUS, "algo": "TD3"},
     "MATD3": {**SPEAKER, "algo": "MATD3"},

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -27,12 +27,17 @@ from agilerl.engine.protocol import Draws, Mask, RolloutBatch, Trainable, Update
 from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.lstm import EvolvableLSTM
-from agilerl.networks.actors import StochasticActor
+from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 HiddenStates = dict[str, Tensor]  # key -> [..., layers, E, units]
+COUNTS = ("batch_size", "learn_step", "update_epochs", "num_envs")
+SHARED = (  # arguments of PPO and its teams
+    *COUNTS, "lr", "gamma", "gae_lambda", "mut", "net_config", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm",
+    "target_kl", "normalize_images",
+)  # fmt: skip
 
 
 def unpacked(constructor: Constructor) -> Constructor:
@@ -81,13 +86,21 @@ class TeamOptions(OnPolicyOptions, total=False):
     max_seq_len: Annotated[Count | None, hp(published=None)]
 
 
+class IndependentOptions(TeamOptions, total=False):
+    """Keyword arguments of `IPPO`."""
+
+    share_encoders: Annotated[bool, hp(published=False)]
+
+
 class OnPolicyAlgorithm(EvolvableAlgorithm):
     """Hyperparameters, minibatch stream and initial hidden states of proximal policy optimisation.
 
     A subclass implements sampling (`sample`), hidden states (`hidden_state_architecture`) and the update.
     """
 
+    network_kinds: ClassVar[tuple[str, str]] = ("actor", "critic")
     seed: int
+    share_encoders: bool = False
     recurrent: bool
     max_seq_len: int | None
     bptt_sequence_type: str
@@ -127,12 +140,12 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
 
     action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
 
-    def _take(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Set keyword arguments as attributes, and return those of new policies."""
+    def _take(self, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Set keyword arguments and `SHARED` arguments as attributes, and return options of new policies."""
         units = {name: options[name] for name in ("action_scaling", "squash_output")}
-        for name, value in options.items():
+        for name, value in {**{name: arguments[name] for name in SHARED}, **options}.items():
             if name not in units:
-                setattr(self, name, value)
+                setattr(self, name, int(value) if name in COUNTS else value)
         return units
 
     def _begin(self) -> None:
@@ -144,6 +157,23 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         self._found_rate: float | None = None  # `AdaptiveRate.found`
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=self.index))
 
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Names of the networks, of teams without group: the policy, and the critic unless they share an encoder."""
+        return self.network_kinds[:1] if self.share_encoders else self.network_kinds
+
+    def __getattr__(self, name: str) -> Any:
+        policy = self.__dict__.get(name.replace("critic", "actor", 1)) if name.startswith("critic") else None
+        if isinstance(policy, SharedActorCritic):
+            return ValueView(policy)  # not a separate network: nothing to register, clone or save
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    @classmethod
+    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
+        """Build the policy network that a saved `spec` describes, with fresh weights."""
+        kind = SharedActorCritic if spec.get("class") == "SharedActorCritic" else StochasticActor
+        return kind.from_spec(spec, device=device)
+
     def _policies(self) -> Sequence[nn.Module]:
         """Return the policies."""
         raise NotImplementedError
@@ -153,6 +183,10 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         return [actor for actor in self._policies() if isinstance(actor, StochasticActor)]
 
     # --- hyperparameters ----------------------------------------------------------------------------------------------
+
+    def update_options(self) -> tuple[Any, ...]:
+        sequences = self.bptt_sequence_type, self.max_seq_len, self.normalize_observations
+        return self.share_encoders, self.clip_value_loss, *sequences, *self._kinds
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {

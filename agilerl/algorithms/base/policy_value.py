@@ -11,6 +11,7 @@ import numpy as np
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.building import check_memory, check_network, network_config
+from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
@@ -63,7 +64,7 @@ def check_noise(agent: EvolvableAlgorithm, spaces: Iterable[gym.Space[Any]], noi
 
 
 def make_policy(
-    agent: RLAlgorithm, given: EvolvableModule | None, units: Mapping[str, Any], action_std_init: float
+    agent: Any, given: EvolvableModule | None, units: Mapping[str, Any], action_std_init: float
 ) -> EvolvableModule:
     """Return the policy passed by the user, or build one from `net_config`.
 
@@ -74,11 +75,9 @@ def make_policy(
         AlgorithmError: the policy passed by the user contradicts `squash_output`.
     """
     if given is None:
-        cls = SharedActorCritic if agent.share_encoders else StochasticActor
         config, spaces = network_config(agent, agent.net_config), (agent.observation_space, agent.action_space)
         units = {**units, "log_std_init": math.log(action_std_init)}
-        options = {"recurrent": agent.recurrent, "device": agent.device, "random_seed": agent.seed}
-        return new_policy(cls, *spaces, config=config, units=units, **options)
+        return new_policy(agent, *spaces, config=config, units=units, random_seed=agent.seed)
     if units["squash_output"] and not (isinstance(given, StochasticActor) and given.squash_output):
         raise AlgorithmError(
             "PPO: squash_output=True contradicts the actor_network, which has its own setting. "
@@ -88,13 +87,14 @@ def make_policy(
 
 
 def new_policy(
-    cls: type[StochasticActor], *spaces: gym.Space[Any], config: Any, units: Mapping[str, Any], **options: Any
+    agent: OnPolicyAlgorithm, *spaces: gym.Space[Any], config: Any, units: Mapping[str, Any], random_seed: int
 ) -> StochasticActor:
     """Build a policy from a `net_config`, which overrides `units` (`log_std_init` applies to Box actions).
 
-    Args:
-        spaces: of observations and actions. options: further arguments of the network.
+    With `share_encoders` it has a value head. `spaces`: of observations and actions.
     """
+    cls = SharedActorCritic if agent.share_encoders else StochasticActor
+    options = {"recurrent": agent.recurrent, "device": agent.device, "random_seed": random_seed}
     others = () if distribution_of(spaces[1]).has_normal else ("log_std_init",)
     arguments = {key: value for key, value in units.items() if key not in others}
     return cls(*spaces, **(arguments | checked_arguments(config, StochasticActor) | options))
@@ -124,10 +124,14 @@ def new_value(
     return ValueNetwork(space, **(checked_arguments(config, ValueNetwork) | options))
 
 
-def check_sharing(agent: RLAlgorithm, critic_network: EvolvableModule | None) -> None:
+def check_sharing(agent: OnPolicyAlgorithm, actor: EvolvableModule, critic_network: EvolvableModule | None) -> None:
     """Raise AlgorithmError if the policy contradicts `share_encoders` or a separate value network."""
-    is_shared = isinstance(agent.actor, SharedActorCritic)
+    is_shared = isinstance(actor, SharedActorCritic)
     if is_shared and critic_network is not None:
-        raise AlgorithmError("PPO: with shared encoders the actor_network holds the value. fix: no critic_network.")
+        raise AlgorithmError(
+            f"{agent.algo}: with shared encoders the actor_network holds the value. fix: no critic_network."
+        )
     if agent.share_encoders and not is_shared:
-        raise AlgorithmError("PPO: share_encoders=True needs a SharedActorCritic as actor_network; or leave it out.")
+        raise AlgorithmError(
+            f"{agent.algo}: share_encoders=True needs a SharedActorCritic as actor_network; or leave it out."
+        )

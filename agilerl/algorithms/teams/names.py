@@ -57,9 +57,9 @@ class Named(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         key = self._key(name)
-        if key not in self._owner.__dict__:
+        if not hasattr(self._owner, key):
             raise ConfigError(f"{self._owner.algo}: {unknown_name(self._prefix, name, self)}")
-        return self._owner.__dict__[key]
+        return getattr(self._owner, key)
 
     @property
     def optimizer(self) -> dict[str, Any]:
@@ -68,24 +68,23 @@ class Named(Mapping[str, Any]):
 
     def _key(self, name: object) -> str:
         key = f"{self._prefix}.{name}"
-        is_agent = key not in self._owner.__dict__ and name in self._owner.agent_ids
+        is_agent = not hasattr(self._owner, key) and name in self._owner.agent_ids
         return f"{self._prefix}.{group_of(str(name))}" if is_agent else key
 
     def __iter__(self) -> Iterator[str]:
-        start = f"{self._prefix}."
-        return iter([key.removeprefix(start) for key in self._owner.__dict__ if key.startswith(start)])
+        return iter([group for group in self._owner.grouped_agents if hasattr(self._owner, f"{self._prefix}.{group}")])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return self._key(name) in self._owner.__dict__
+        return hasattr(self._owner, self._key(name))
 
     def __getattr__(self, name: str) -> Any:
         key = self._key(name)
-        if key not in self._owner.__dict__:
+        if not hasattr(self._owner, key):
             raise AttributeError(f"{self._owner.algo} has no {key}")
-        return self._owner.__dict__[key]
+        return getattr(self._owner, key)
 
 
 class Losses(dict[str, Any]):

@@ -13,9 +13,9 @@ from torch import Tensor, nn, optim
 
 from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics, Readers, begin_normalising
-from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, TeamOptions, unpacked
+from agilerl.algorithms.base.on_policy import HiddenStates, IndependentOptions, OnPolicyAlgorithm, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.policy_value import ADAM_EPS, check_noise, initial_std
+from agilerl.algorithms.base.policy_value import ADAM_EPS, check_noise, check_sharing, initial_std
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import hidden_of, output_of
 from agilerl.algorithms.base.schedules import scheduled
@@ -41,11 +41,9 @@ from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import as_action
 from agilerl.errors import ShapeError
 from agilerl.modules.paths import resolve
-from agilerl.networks.actors import StochasticActor
+from agilerl.networks.actors import SharedActorCritic
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, uniform_action, with_least
-
-NETWORKS = ("actors", "critics")
 
 
 def _key(agent: str, kind: str, part: str) -> str:
@@ -60,6 +58,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     of a group are K·B rows of one batch, agent by agent. See `teams.policies` for the networks.
     """
 
+    network_kinds = ("actors", "critics")
     policies_are_distributions = True
     later_hyperparameters = frozenset({"clip_schedule"})
     experience = TEAM_ROLLOUTS
@@ -100,19 +99,17 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         *,
         num_envs: Count = 1,
         seed: int | None = None,
-        **options: Unpack[TeamOptions],
+        **options: Unpack[IndependentOptions],
     ) -> None:
         super().__init__(
             observation_spaces, action_spaces, index, agent_ids, hp_config, device, accelerator, torch_compiler,
             normalize_images, seed=seed,
         )  # fmt: skip
-        units = self._take(options)
+        if options.pop("share_encoders"):
+            self.share_encoders = True  # not an attribute of other teams
+        units = self._take(options, locals())
         self.bptt_sequence_type = sequence_kind(self.bptt_sequence_type)
-        self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
-        self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
-        self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
-        self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
-        self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
+        self.action_std_init = initial_std(action_std_init, type(self).__name__)
         self.action_batch_size = action_batch_size
         check_noise(self, self.possible_action_spaces.values(), self.noise_persistence)
         self._begin()
@@ -127,27 +124,26 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             units: `action_scaling` and `squash_output` of new policies; `net_config` overrides them.
         """
         units = units | {"log_std_init": math.log(self.action_std_init)}
-        weight_seeds = iter(
-            seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
-        )
-        actors, critics = (
-            team_policies.checked_networks(self, actors, "actor"),
-            team_policies.checked_networks(self, critics, "critic"),
-        )
-        for group in self.grouped_agents:
-            seed, value_seed = next(weight_seeds), next(weight_seeds)
-            actor = actors.get(group) or team_policies.make_policy(self, group, seed, units, self.recurrent)
-            critic = critics.get(group) or team_policies.make_value(
-                self, group, self.value_space(group), value_seed, actor
-            )
-            networks = [self.registered("actors", group, actor), self.registered("critics", group, critic)]
+        drawn = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
+        actors = team_policies.checked_networks(self, actors, "actor")
+        critics = team_policies.checked_networks(self, critics, "critic")
+        if any(isinstance(actor, SharedActorCritic) for actor in actors.values()):
+            self.share_encoders = True
+        for group, seed, value_seed in zip(self.grouped_agents, drawn[::2], drawn[1::2], strict=True):
+            actor, critic = actors.get(group) or team_policies.make_policy(self, group, seed, units), critics.get(group)
+            check_sharing(self, actor, critic)
+            networks = [self.registered("actors", group, actor)]
+            if not self.share_encoders:
+                reads = self.value_space(group)
+                critic = critic or team_policies.make_value(self, group, reads, value_seed, actor)
+                networks.append(self.registered("critics", group, critic))
             for network in networks:
                 network.normalize_images = self.normalize_images
             wrapper = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
             setattr(self, f"optimizers.{group}", wrapper)
             self.register_network_group(NetworkGroup(actor, policy=True))
-        for group in self.grouped_agents:
-            self.register_network_group(NetworkGroup(resolve(self, f"critics.{group}")))
+        for critic in () if self.share_encoders else self.critics.values():
+            self.register_network_group(NetworkGroup(critic))
 
     # --- input of the value: an agent's observation -------------------------------------------------------------------
 
@@ -158,6 +154,11 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     def value_inputs(self, obs: Tree, group: str, axis: int) -> tuple[Tree, ...]:
         """Return the value inputs of a group's K agents for prepared observations, as rows [..., K·B, ...]."""
         return (team_policies.own_rows(obs, self.grouped_agents[group], axis),)
+
+    def inputs_of(self, obs: Tree, group: str, axis: int) -> tuple[tuple[Tree, ...], ...]:
+        """Return the inputs of each of a group's `networks`, as rows [..., K·B, ...]; see `value_inputs`."""
+        own = (team_policies.own_rows(obs, self.grouped_agents[group], axis),)
+        return (own,) if self.share_encoders else (own, self.value_inputs(obs, group, axis))
 
     def value_parts(self, group: str, normalised: Sequence[str]) -> Sequence[str]:
         """Return the names of the statistics of a value's input, part by part; `normalised`: those of policies."""
@@ -178,7 +179,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         kinds, spaces = {a: p.distribution for a, p in self.agent_policies().items()}, self.possible_action_spaces
         if self.action_std_min:
             kinds = {a: with_least(kind, spaces[a], self.action_std_min) for a, kind in kinds.items()}
-        return team_policies.TeamPolicies(self.actions, tuple(kinds.values()))
+        return team_policies.TeamPolicies(self.actions, tuple(kinds.values()), self.share_encoders)
 
     @property
     def _kinds(self) -> tuple[ActionDistribution, ...]:
@@ -197,7 +198,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     def _readers(self) -> Readers:
         groups = [group for group in self.grouped_agents if any(self.actors[group].vector_widths)]
         policies = [(self.actors[group], (group,)) for group in groups or self.grouped_agents]
-        values = [(self.critics[group], self.value_parts(group, groups)) for group in self.grouped_agents]
+        valued = () if self.share_encoders else self.grouped_agents
+        values = [(self.critics[group], self.value_parts(group, groups)) for group in valued]
         return [*policies, *((network, names) for network, names in values if names)]
 
     def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
@@ -272,11 +274,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         with torch.no_grad():
             for start in range(0, lanes, size):
                 part = tree.map_leaves(lambda x, s=start: torch.as_tensor(x[s : s + size], device=self.device), obs)
-                if self.recurrent:
-                    chunk_hidden = {key: x[:, start : start + size] for key, x in hidden.items()}
-                    chunks.append(self.recur(engine, part, chunk_hidden))
-                else:
-                    chunks.append((self.policy_output(part), self.state_values(engine, part), {}))
+                chunks.append(self.recur(engine, part, {key: x[:, start : start + size] for key, x in hidden.items()}))
         outputs, values, after = zip(*chunks, strict=True)
         return torch.cat(outputs), torch.cat(values), {key: torch.cat([x[key] for x in after], 1) for key in after[0]}
 
@@ -359,13 +357,9 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     def _hidden_parts(self, group: str) -> list[tuple[str, str, tuple[int, int]]]:
         """Return (kind of network, part, (layers, units)) of all hidden states of an agent of the group."""
-        networks = [(kind, resolve(self, f"{kind}.{group}")) for kind in NETWORKS]
-        return [
-            (kind, part, shape)
-            for kind, network in networks
-            if network.recurrent
-            for part, shape in network.hidden_state_architecture.items()
-        ]
+        networks = [(kind, resolve(self, f"{kind}.{group}")) for kind in self.networks]
+        recurrent = [(kind, network.hidden_state_architecture) for kind, network in networks if network.recurrent]
+        return [(kind, part, shape) for kind, shapes in recurrent for part, shape in shapes.items()]
 
     def hidden_of_group(self, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
         """Return the hidden states of a group's agents, concatenated along `axis`, with keys `<kind>_<part>`."""
@@ -384,26 +378,22 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """
         obs = tree.map_leaves(lambda x: torch.as_tensor(x, device=self.device), obs)
         present, axis = obs[PRESENT].bool(), obs[PRESENT].dim() - 2
-        by_kind: dict[str, dict[str, Tensor]] = {kind: {} for kind in NETWORKS}
+        by_kind: dict[str, dict[str, Tensor]] = {kind: {} for kind in self.networks}
         after: HiddenStates = {}
         with torch.no_grad():
             for group, agents in self.grouped_agents.items():
                 joined = self.hidden_of_group(group, hidden)
-                inputs = {
-                    "actors": (team_policies.own_rows(obs, agents, axis),),
-                    "critics": self.value_inputs(obs, group, axis),
-                }
-                for kind in NETWORKS:
-                    kind_hidden = {k.partition("_")[2]: x for k, x in joined.items() if k.startswith(f"{kind}_")}
-                    run: Any = engine.frozen(f"{kind}.{group}")
-                    output, state = run(*inputs[kind], kind_hidden) if kind_hidden else (run(*inputs[kind]), {})
+                for kind, inputs in zip(self.networks, self.inputs_of(obs, group, axis), strict=True):
+                    state_before = hidden_of(kind, joined)
+                    result: Any = engine.frozen(f"{kind}.{group}")(*inputs, *state_before)
+                    output, state = result if state_before else (result, {})
                     by_kind[kind] |= dict(zip(agents, output.chunk(len(agents), axis), strict=True))
                     for part, rows in state.items():
                         for agent, new in zip(agents, rows.chunk(len(agents), -2), strict=True):
                             key, is_present = _key(agent, kind, part), present[..., self.agent_ids.index(agent)]
                             after[key] = torch.where(is_present.unsqueeze(-2).unsqueeze(-1), new, hidden[key])
         outputs = torch.cat([by_kind["actors"][agent] for agent in self.agent_ids], -1)
-        return outputs, torch.cat([by_kind["critics"][agent] for agent in self.agent_ids], -1), after
+        return outputs, torch.cat([by_kind[self.networks[-1]][agent][..., -1:] for agent in self.agent_ids], -1), after
 
     def forget(self, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
         """Return the hidden states with those of agents whose episodes ended, `over` [..., E, M], set to zero."""
@@ -444,7 +434,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def group_rows(self, batch: RolloutBatch, group: str) -> RolloutBatch:
-        """Return the rows [..., K·B] of a group's K agents; `obs` is (policy input, value inputs).
+        """Return the rows [..., K·B] of a group's K agents; `obs` has the inputs of its networks (`inputs_of`).
 
         A row has weight 1 if its agent decided, else 0.
         """
@@ -461,7 +451,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             legal = None if masks[0] is None else torch.cat(masks, axis)
         noise = None if noise is None else torch.cat([noise[..., policies.entropy_noise[a]] for a in agents], axis)
         return RolloutBatch(
-            (team_policies.own_rows(batch.obs, agents, axis), self.value_inputs(batch.obs, group, axis)),
+            self.inputs_of(batch.obs, group, axis),
             torch.cat([policies.action(agent, batch.action) for agent in agents], axis),
             log_prob,
             value,
@@ -487,11 +477,12 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         batches = equally_weighted(groups, batch.live, all_decided, engine.ranks)
         for group, agents in self.grouped_agents.items():
             rows = batches[group]
-            actor_obs, critic_inputs = rows.obs
-            raw = output_of(engine.network(f"actors.{group}")(actor_obs, *hidden_of("actors", rows.hidden)))
-            value = output_of(engine.network(f"critics.{group}")(*critic_inputs, *hidden_of("critics", rows.hidden)))
-            kind = self.policies.kind(agents[0])
-            results.append(self._descend(engine, f"optimizers.{group}", kind, [raw, value], rows))
+            outputs = [
+                output_of(engine.network(f"{kind}.{group}")(*inputs, *hidden_of(kind, rows.hidden)))
+                for kind, inputs in zip(self.networks, rows.obs, strict=True)
+            ]
+            distribution = self.policies.kind(agents[0])
+            results.append(self._descend(engine, f"optimizers.{group}", distribution, outputs, rows))
         loss, actor_loss, kl = (
             torch.stack(parts) for parts in zip(*((r.loss, r.actor_loss, r.kl) for r in results), strict=True)
         )
@@ -503,7 +494,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         by_agent: dict[str, Tensor] = {}
         with torch.no_grad():
             for group, agents in self.grouped_agents.items():
-                values = engine.frozen(f"critics.{group}")(*self.value_inputs(obs, group, axis)).squeeze(-1)
+                inputs = self.inputs_of(obs, group, axis)[-1]
+                values = engine.frozen(f"{self.networks[-1]}.{group}")(*inputs)[..., -1]
                 by_agent |= dict(zip(agents, values.chunk(len(agents), axis), strict=True))
         return torch.stack([by_agent[agent] for agent in self.agent_ids], -1)
 
@@ -514,8 +506,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return values
 
     def update_options(self) -> tuple[Any, ...]:
-        sequences = self.bptt_sequence_type, self.max_seq_len, self.normalize_observations
-        return (self.clip_value_loss, self.action_ent_steps is None, *sequences, *self.policies.kinds)
+        return *super().update_options(), self.action_ent_steps is None
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
         """Draw standard normal numbers [rows, C] that estimate the entropy of squashed policies; None without any."""
@@ -550,10 +541,3 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     def rollout(self, learner: Learner, group: int, members: Sequence[Self], buffer: RolloutStore) -> Rollout:
         return make_team_rollout(learner, group, members, buffer, next(iter(self.policy_module().parameters())))
-
-    # --- copies and files ---------------------------------------------------------------------------------------------
-
-    @classmethod
-    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
-        """Build the policy network that a saved `spec` describes, with fresh weights."""
-        return StochasticActor.from_spec(spec, device=device)

@@ -25,7 +25,7 @@ from agilerl.core import tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import AlgorithmError
-from agilerl.networks.actors import StochasticActor, box_action
+from agilerl.networks.actors import SharedActorCritic, StochasticActor, box_action
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution
 from agilerl.networks.encoders import asks_for_memory
@@ -38,15 +38,18 @@ class TeamPolicies:
 
     Attributes:
         actions: layout of actions and masks. kinds: the distribution of each agent.
+        with_value: whether a value follows the outputs of each policy (`SharedActorCritic`).
     """
 
     actions: TeamActions
     kinds: tuple[ActionDistribution, ...]
+    with_value: bool = False
 
     @cached_property
     def outputs(self) -> dict[str, slice]:
-        """Slices of the outputs of all policies [..., F]."""
-        return _slices(self.actions.agents, [kind.raw_size for kind in self.kinds])
+        """Slices of the outputs of all policies [..., F], without values."""
+        wide = _slices(self.actions.agents, [kind.raw_size + self.with_value for kind in self.kinds])
+        return {agent: slice(one.start, one.stop - self.with_value) for agent, one in wide.items()}
 
     @cached_property
     def numbers(self) -> dict[str, slice]:
@@ -141,7 +144,8 @@ def _slices(names: tuple[str, ...], widths: list[int]) -> dict[str, slice]:
 
 
 def checked_networks(team: MultiAgentRLAlgorithm, user_networks: Any, what: str) -> Mapping[str, EvolvableNetwork]:
-    """Return networks by group; AlgorithmError for a recurrent one that also reads the agent's id."""
+    """Return networks by group; AlgorithmError for a recurrent one that also reads the agent's id, and for a policy
+    with a value that reads other observations."""
     networks = networks_by_group(team, f"{what}_networks", user_networks)
     for group, network in networks.items():
         if network.recurrent and isinstance(network, ContinuousQNetwork):
@@ -149,20 +153,19 @@ def checked_networks(team: MultiAgentRLAlgorithm, user_networks: Any, what: str)
                 f"{team.algo}: the {what} network of {group!r} is told who asks, which a recurrent one cannot take. "
                 "fix: one without recurrent=True."
             )
+        if isinstance(network, SharedActorCritic) and not team.reads_alone:
+            raise AlgorithmError(f"{team.algo}: values read other observations than policies. fix: a StochasticActor.")
     return networks
 
 
-def make_policy(
-    team: MultiAgentRLAlgorithm, group: str, seed: int, units: Mapping[str, Any], recurrent: bool
-) -> StochasticActor:
+def make_policy(team: Any, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:
     """Build a group's policy from the team's `net_config`; see `new_policy`."""
     space, action, config = team.observation_space[group], team.action_space[group], dict(config_of(team, group))
     is_box = isinstance(action, gym.spaces.Box)
     config = {key: value for key, value in config.items() if is_box or key not in POLICY_KEYS}
-    config |= {"recurrent": True} if recurrent else {}
-    options = {"recurrent": recurrent, "device": team.device, "random_seed": seed}
+    config |= {"recurrent": True} if team.recurrent else {}
     units = {**units, "squash_output": units["squash_output"] and is_box}
-    policy = new_policy(StochasticActor, space, action, config=fitting(config, space), units=units, **options)
+    policy = new_policy(team, space, action, config=fitting(config, space), units=units, random_seed=seed)
     if policy.action_scaling == "none":
         _begin_in_the_middle(policy)
     return policy

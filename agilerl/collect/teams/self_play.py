@@ -33,7 +33,7 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import Draws, Mask
 from agilerl.engine.rollouts import Rollout
-from agilerl.engine.team_rollouts import TeamRollout, packed
+from agilerl.engine.team_rollouts import packed
 from agilerl.envs.protocol import PRESENT
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
@@ -212,7 +212,7 @@ class SelfPlayGeneration(TeamGeneration):
 
     def _rollout(self, group: Group) -> Rollout:
         rollout = super()._rollout(group)
-        return packed(rollout, group.lead) if group.lead.reads_alone and isinstance(rollout, TeamRollout) else rollout
+        return packed(rollout, group.lead) if group.lead.reads_alone and not group.is_recurrent else rollout
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Like the base class, with actions of opponents marked as not decided."""

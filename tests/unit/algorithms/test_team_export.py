@@ -29,8 +29,8 @@ ACTED = {"scout_0": spaces.Discrete(4), "scout_1": spaces.Discrete(4), "base_0":
 NET = {"encoder_config": {"hidden_size": [12]}, "head_config": {"hidden_size": [8]}, "latent_dim": 6}
 
 
-def team() -> MADDPG:
-    made = MADDPG(OBSERVED, ACTED, net_config=NET, seed=4)
+def team(cls: Any = MADDPG, **options: Any) -> Any:
+    made = cls(OBSERVED, ACTED, net_config=NET, seed=4, **options)
     draw = np.random.default_rng(2)
     for group in made.grouped_agents:
         for parameter in getattr(made, f"actors.{group}").parameters():  # so that actions differ
@@ -51,9 +51,10 @@ def test_the_plain_policy_of_a_team_reads_parts_that_one_network_joins(tmp_path:
 
 
 @pytest.mark.slow
-def test_onnx_of_a_group_has_an_input_for_each_part(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cls", "options"), [(MADDPG, {}), (IPPO, {"share_encoders": True})])
+def test_onnx_of_a_group_has_an_input_for_each_part(cls: Any, options: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
-    reports = export_team(team(), tmp_path / "policy.onnx", rows=400)
+    reports = export_team(team(cls, **options), tmp_path / "policy.onnx", rows=400)
     assert set(reports) == {"scout", "base"}
     assert reports["scout"].different_actions == 0
     assert reports["base"].largest_difference < 1e-4
@@ -76,12 +77,17 @@ DONE: list[Any] = [
 
 
 @pytest.mark.parametrize("has_masks", [True, False])
-@pytest.mark.parametrize(("cls", "kinds"), [(MADDPG, 3), (MATD3, 3), (IPPO, 4), (MAPPO, 4)])
-def test_a_file_of_every_pair_of_kinds_acts_as_its_team(cls: Any, kinds: int, has_masks: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cls", "kinds", "options"),
+    [(MADDPG, 3, {}), (MATD3, 3, {}), (IPPO, 4, {}), (IPPO, 4, {"share_encoders": True}), (MAPPO, 4, {})],
+)
+def test_a_file_of_every_pair_of_kinds_acts_as_its_team(
+    cls: Any, kinds: int, options: dict[str, Any], has_masks: bool, tmp_path: Path
+) -> None:
     draw = np.random.default_rng(1)
     for shift in range(kinds):
         acted = {a: DONE[(k + shift) % kinds] for k, a in enumerate(KINDS)}
-        made = cls(KINDS, acted, net_config=NET, seed=4)
+        made = cls(KINDS, acted, net_config=NET, seed=4, **options)
         for group in made.grouped_agents:
             for parameter in getattr(made, f"actors.{group}").parameters():
                 parameter.data = torch.from_numpy(draw.normal(size=parameter.shape) * 0.5).float()

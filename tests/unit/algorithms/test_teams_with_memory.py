@@ -154,14 +154,18 @@ def test_evaluation_of_a_population_is_that_of_its_members(cls: Any) -> None:
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", [IPPO, pytest.param(MAPPO, marks=pytest.mark.slow)])
-def test_a_resumed_run_is_the_run_that_never_stopped_with_mutations_of_memories(cls: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cls", "options"), [(IPPO, {}), pytest.param(MAPPO, {}, marks=pytest.mark.slow), (IPPO, {"share_encoders": True})]
+)
+def test_a_resumed_run_is_the_run_that_never_stopped_with_mutations_of_memories(
+    cls: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
     def run(steps: int, path: str) -> list[Any]:
         evolution = {
             "tournament": TournamentSelection(2, True, 2, 1, seed=4),
-            "mutation": Mutations(0, 1, 0.2, 0, 0, 0, rand_seed=6),
+            "mutation": Mutations(0, 1, 0.2, 0, 0, 0, rand_seed=8 if options else 6),
         }
-        return train(population(cls), max_steps=steps, resume=tmp_path / path, **evolution)[0]
+        return train(population(cls, **options), max_steps=steps, resume=tmp_path / path, **evolution)[0]
 
     whole = run(288, "whole")
     run(96, "stopped")
@@ -169,16 +173,19 @@ def test_a_resumed_run_is_the_run_that_never_stopped_with_mutations_of_memories(
     assert torch.equal(bits(whole), bits(again))
     widths = [shape for agent in whole for shape in agent.hidden_state_architecture.values()]
     assert any(shape != (1, 8) for shape in widths), "a memory has grown or shrunk"
-    for agent in whole:  # what happens to a policy happens to its value, in MAPPO's to its dense layers
+    assert {agent.share_encoders for agent in whole} == {bool(options)}
+    for agent in (
+        () if options else whole
+    ):  # what happens to a policy happens to its value, in MAPPO's to its dense layers
         for group in ("a", "solo"):
             actor, value = agent.actors[group].encoder, agent.critics[group].describe()
             assert value.startswith(f"lstm {actor.hidden_state_size}x1" if cls is IPPO else "multi"), value
             assert cls is IPPO or f"(vector_mlp: [{actor.hidden_state_size}])" in value, value
 
 
-@pytest.mark.parametrize("cls", [IPPO, MAPPO])
-def test_a_saved_team_has_its_memory(cls: Any, tmp_path: Path) -> None:
-    team = population(cls, 1)[0]
+@pytest.mark.parametrize(("cls", "options"), [(IPPO, {}), (MAPPO, {}), (IPPO, {"share_encoders": True})])
+def test_a_saved_team_has_its_memory(cls: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    team = population(cls, 1, **options)[0]
     team.save_checkpoint(tmp_path / "team.pt")
     loaded = cls.load(tmp_path / "team.pt")
     assert loaded.recurrent
@@ -189,12 +196,14 @@ def test_a_saved_team_has_its_memory(cls: Any, tmp_path: Path) -> None:
     for agent in OBS:
         np.testing.assert_array_equal(one[0][agent], other[0][agent])
     assert bits([team]).equal(bits([loaded]))
-    assert cls.from_policy(team.policy_spec(), team.policy_state()).recurrent
+    again = cls.from_policy(team.policy_spec(), team.policy_state())
+    assert again.recurrent
+    assert again.share_encoders == loaded.share_encoders == bool(options)
 
 
-@pytest.mark.parametrize("cls", [IPPO, MAPPO])
-def test_a_loop_of_ones_own_learns_what_is_learned_from_the_same_rollout(cls: Any) -> None:
-    team, lanes, steps = population(cls, 1, num_envs=3)[0], TeamLanes([Relay] * 3), 8
+@pytest.mark.parametrize(("cls", "options"), [(IPPO, {}), (MAPPO, {}), (IPPO, {"share_encoders": True})])
+def test_a_loop_of_ones_own_learns_what_is_learned_from_the_same_rollout(cls: Any, options: dict[str, Any]) -> None:
+    team, lanes, steps = population(cls, 1, num_envs=3, **options)[0], TeamLanes([Relay] * 3), 8
     twin = team.clone()
     names = ("observations", "actions", "log_probs", "rewards", "dones", "values")
     kept: dict[str, Any] = {name: {a: [] for a in OBS} for name in names}
@@ -238,6 +247,26 @@ def test_a_loop_of_ones_own_learns_what_is_learned_from_the_same_rollout(cls: An
     assert not torch.equal(start, bits([team]))
     # Values pass through MAPPO's scale and back in float32 here, and Adam divides by gradients that are nearly 0.
     torch.testing.assert_close(bits([team]), bits([twin]), rtol=1e-6, atol=1e-6)
+
+
+def test_shared_encoders_of_a_group_are_one_network_that_mutates_once() -> None:
+    (team,) = IPPO.population(1, OBS, ACTIONS, seed=1, share_encoders=True)
+    obs = {a: np.ones((2, 2), np.float32) for a in OBS}
+    assert set(team.registry.all_registered()) == {"actors.a", "actors.solo"}
+    assert list(team.critics) == ["a", "solo"]
+    twin, before = team.clone(3), team.get_action(obs, training=False)[3]
+    for name in ("head_net.add_layer", "head_net.add_node", "add_latent_node", "encoder.add_node"):
+        for group in team.actors.values():
+            group.apply_mutation(name)
+        for agent, value in team.get_action(obs, training=False)[3].items():
+            np.testing.assert_allclose(value, before[agent], atol=1e-5)
+        assert team.actors["a"].value_net.hidden_size == team.actors["a"].head_net.hidden_size
+    np.testing.assert_allclose(team.critics["a"](obs["a_0"]).detach()[:, 0], before["a_0"], atol=1e-5)
+    with torch.no_grad():
+        for parameter in team.actors["a"].encoder.parameters():
+            parameter.zero_()
+    np.testing.assert_array_equal(twin.get_action(obs, training=False)[3]["a_0"], before["a_0"])
+    assert not np.allclose(team.get_action(obs, training=False)[3]["a_0"], before["a_0"])
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

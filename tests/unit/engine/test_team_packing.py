@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from agilerl.engine.team_rollouts import TeamRollout, packed
+from agilerl.engine.rollouts import Rollout
+from agilerl.engine.team_rollouts import packed
 from agilerl.envs.protocol import AGENTS, PRESENT
 
 TEAM = SimpleNamespace(
@@ -19,7 +21,7 @@ TEAM = SimpleNamespace(
 )
 
 
-def rollout(acted: Any) -> TeamRollout:
+def rollout(acted: Any) -> Rollout:
     """Two members of four rows; what stands in row r of member n and agent k is 100·n + 10·k + r."""
     label = (
         100 * torch.arange(2.0).view(2, 1, 1) + 10 * torch.arange(2.0) + torch.arange(4.0).view(1, 4, 1)
@@ -29,7 +31,7 @@ def rollout(acted: Any) -> TeamRollout:
     numbers = torch.stack([label + 0.1 * j for j in range(4)], -1)
     there = torch.ones(2, 4, 2, dtype=torch.int8)
     samples = [np.arange(4), np.arange(4)]
-    return TeamRollout({AGENTS: obs, PRESENT: there}, label, numbers, legal, samples, torch.tensor(acted))
+    return Rollout({AGENTS: obs, PRESENT: there}, label, numbers, legal, samples, acted=torch.tensor(acted))
 
 
 def test_each_agents_decisions_stand_side_by_side_in_the_order_of_time() -> None:
@@ -52,5 +54,5 @@ def test_each_agents_decisions_stand_side_by_side_in_the_order_of_time() -> None
 def test_where_everyone_decides_as_often_there_is_no_mask_and_where_all_always_do_nothing_changes() -> None:
     even = [[[1, 0], [0, 1], [1, 0], [0, 1]], [[1, 1], [0, 0], [1, 1], [0, 0]]]
     assert packed(rollout(np.array(even, bool)), TEAM).acted is None
-    whole = TeamRollout(*(getattr(rollout([True]), n) for n in ("obs", "action", "numbers", "legal", "samples")), None)
+    whole = replace(rollout([True]), acted=None)
     assert packed(whole, TEAM) is whole
