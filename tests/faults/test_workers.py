@@ -50,7 +50,7 @@ def test_workers_killed_at_random_change_nothing(
     left = kills
     while left:
         out, runs = tmp_path / str(runs), runs + 1
-        process = start(name, out, workers=3)
+        process = start(name, out, workers=3, copies=True)
         left -= worker_runs.kill_workers(process, left, rng)
         path = finish(process, out)
         assert digest(path) == alone(name)
@@ -87,14 +87,15 @@ def test_a_run_killed_at_random_is_resumed_and_leaves_nothing(
 def test_an_asynchronous_run_killed_at_random_has_the_bits_of_its_replay(kills: int, tmp_path: Path) -> None:
     """Workers are killed, then the run, again and again; the order of arrivals in evolution.jsonl is the last word."""
     rng, out = random.Random(kills), tmp_path / "0"
-    process = start("DQN-async", out, workers=2)
+    process = start("DQN-async", out, workers=2, copies=True)
     for _ in range(kills):
         worker_runs.kill_workers(process, 1, rng)
         if process.poll() is None:
             process.kill()
         process.wait()
         wait_until_gone(out)
-        process = start("DQN-async", out, workers=rng.choice([2, 3]), path=run_in(out) if out.exists() else None)
+        last = run_in(out) if out.exists() else None
+        process = start("DQN-async", out, workers=rng.choice([2, 3]), path=last, copies=True)
     path = finish(process, out)
     wait_until_gone(out)
     case = {**TRAINED["DQN-async"], "arrivals": path}
@@ -103,7 +104,7 @@ def test_an_asynchronous_run_killed_at_random_has_the_bits_of_its_replay(kills: 
 
 @pytest.mark.parametrize("name", [DQN, pytest.param("PPO", marks=long)])
 def test_a_stopped_worker_does_not_stop_its_run(name: str, alone: Callable[[str], str], tmp_path: Path) -> None:
-    process = start(name, tmp_path, workers=2)
+    process = start(name, tmp_path, workers=2, copies=True)
     (pid,) = wait_for_ready(process, 1)
     time.sleep(1)
     os.kill(pid, signal.SIGSTOP)
@@ -132,7 +133,7 @@ def test_a_signal_stops_a_run_resumable(
     number: int, code: int, is_waiting: bool, alone: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Also where it waits for a worker that does not go on."""
-    process = start(DQN, tmp_path, workers=2)
+    process = start(DQN, tmp_path, workers=2, copies=True)
     for pid in wait_for_ready(process, 1):
         time.sleep(1)
         if is_waiting:
@@ -234,7 +235,7 @@ def test_environments_of_a_script_without_a_guard_reach_the_workers(kind: str, o
 
 
 def test_an_environment_that_raises_in_workers_only_is_told_once(own: str, tmp_path: Path) -> None:
-    process = start(OWN, tmp_path, workers=2, setup=script("step", "raise ValueError('no licence')"))
+    process = start(OWN, tmp_path, workers=2, setup=script("step", "raise ValueError('no licence')"), copies=True)
     assert digest(finish(process, tmp_path)) == own
     assert len(re.findall(r"failed in a worker and is done here: .*no licence", said(tmp_path))) == 1
     wait_until_gone(tmp_path)

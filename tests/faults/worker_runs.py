@@ -26,8 +26,12 @@ LEFT_SECONDS = 30  # for processes to end after their run
 SCRIPT = """
 import sys
 sys.path.insert(0, {here!r})
-import agilerl, faulty_runs, worker_runs
+import agilerl, faulty_runs, functools, worker_runs
 from pathlib import Path
+from agilerl.envs.healing import as_copy
+from agilerl.training.manifest import workers
+if {copies}:
+    workers.LocalWorkers = functools.partial(workers.LocalWorkers, as_copy=as_copy)
 from agilerl.errors import AgileRLError
 arguments = {{**faulty_runs.arguments(worker_runs.TRAINED[{name!r}]), "verbose": True, **{more!r}}}
 {setup}
@@ -42,19 +46,26 @@ except AgileRLError as error:
 
 
 def start(
-    name: str, out: Path, workers: int, path: Path | None = None, setup: str = "", more: Mapping[str, Any] | None = None
+    name: str,
+    out: Path,
+    workers: int,
+    path: Path | None = None,
+    setup: str = "",
+    more: Mapping[str, Any] | None = None,
+    copies: bool = False,
 ) -> subprocess.Popen[str]:
     """Train a case in `out`, or resume the run at `path`, in a script without `if __name__ == "__main__"`.
 
     Args:
         setup: lines of the script before it trains. more: further arguments.
+        copies: workers are forked, which saves the seconds in which new interpreters import the package.
     """
     out.mkdir(exist_ok=True)
     file, log = out / "script.py", out / "log.txt"
     here, chosen = str(Path(__file__).parent), None if path is None else str(path)
     file.write_text(
         SCRIPT.format(here=here, name=name, more=dict(more or {}), setup=setup, out=str(out), path=chosen,
-                      workers=workers),
+                      workers=workers, copies=copies),
         encoding="utf-8",
     )  # fmt: skip
     package = str(Path(agilerl.__file__).parents[1])
@@ -100,7 +111,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        found += [int(pid)] if b"agilerl.workers.main" in words else []
+        found += [int(pid)] if any(word.endswith((b"agilerl.workers.main", b"script.py")) for word in words) else []
     return sorted(found)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -83,24 +85,41 @@ def shuffled(monkeypatch: pytest.MonkeyPatch) -> type[Shuffled]:
     return Kind
 
 
+@pytest.fixture(scope="module")
+def of_workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], agilerl.Run]:
+    """Return the run of a learner over three workers whose results come in a random order."""
+
+    @functools.cache
+    def of(learner: str) -> agilerl.Run:
+        jobs = Shuffled.jobs
+        run = train(learner, out=tmp_path_factory.mktemp(learner), workers=3)
+        assert Shuffled.jobs >= jobs + 12
+        return run
+
+    return of
+
+
 def arrivals(path: Path | None) -> list[int]:
     return RunRecords.read(path).arrivals
 
 
 @pytest.mark.thorough
 @OF_LEARNERS
-def test_a_replay_of_the_order_has_the_same_bits(learner: str, shuffled: type[Shuffled], tmp_path: Path) -> None:
-    first = train(learner, out=tmp_path, workers=3)
+@pytest.mark.usefixtures("shuffled")
+def test_a_replay_of_the_order_has_the_same_bits(
+    learner: str, of_workers: Callable[[str], agilerl.Run], tmp_path: Path
+) -> None:
+    first = of_workers(learner)
     assert first.result["updates"] > 100
     order = arrivals(first.path)
     assert order[:3] == [0, 1, 2]
     assert sorted(order) == [0] * 4 + [1] * 4 + [2] * 4
     assert order != [0, 1, 2] * 4, "the order is not the one of shards that take turns"
-    assert Shuffled.jobs >= 12
-    alone = train(learner, arrivals=first.path)
     others = train(learner, arrivals=first.path, workers=2, out=tmp_path)
-    assert digest(alone) == digest(others) == digest(first)
-    assert digest(train(learner)) != digest(first), "another order gives another run"
+    assert digest(others) == digest(first)
+    if learner in BOTH_SOURCES:
+        assert digest(train(learner, arrivals=first.path)) == digest(first), "without workers"
+        assert digest(train(learner)) != digest(first), "another order gives another run"
     assert first.path is not None
     assert others.path is not None
     texts = [(run.path / "evolution.jsonl").read_text() for run in (first, others) if run.path is not None]
@@ -128,8 +147,11 @@ def goes_on(last: int, record: GenerationRecord) -> bool:
 
 @pytest.mark.thorough
 @OF_LEARNERS
-def test_a_resumed_run_has_the_same_bits(learner: str, shuffled: type[Shuffled], tmp_path: Path) -> None:
-    first = train(learner, out=tmp_path, workers=3)
+@pytest.mark.usefixtures("shuffled")
+def test_a_resumed_run_has_the_same_bits(
+    learner: str, of_workers: Callable[[str], agilerl.Run], tmp_path: Path
+) -> None:
+    first = of_workers(learner)
     generations = len(first.history)
     for stop in (1, 5, 8) if learner == "DQN" else (6,):
         last = stop - 1
@@ -152,12 +174,12 @@ def test_no_shard_is_too_far_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
     monkeypatch.setattr(manifest_workers, "LocalWorkers", Slow)
     for max_lag in (1, 2):
-        run = train(out=tmp_path, workers=3, max_lag=max_lag, steps=240)
+        run = train(out=tmp_path, workers=3, max_lag=max_lag)
         ended, furthest = [0, 0, 0], 0
         for shard in arrivals(run.path):
             furthest = max(furthest, ended[shard] - min(ended))
             ended[shard] += 1
-        assert ended == [6, 6, 6]
+        assert ended == [4, 4, 4]
         assert furthest == max_lag
 
 
@@ -231,6 +253,7 @@ def test_an_order_of_another_run_is_refused(tmp_path: Path) -> None:
         train(shards=2, arrivals=one.path)
 
 
+@pytest.mark.thorough
 def test_a_damaged_lineage_is_written_anew_with_its_arrivals(tmp_path: Path) -> None:
     run = train(out=tmp_path)
     whole = (run.path / "evolution.jsonl").read_text()
