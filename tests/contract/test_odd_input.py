@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import agilerl
 from agilerl.algorithms.dqn import DQN
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import EnvError
+from agilerl.errors import AgileRLWarning, ConfigError, EnvError
+from agilerl.telemetry.callbacks import Callbacks
 from agilerl.wrappers.agent import RSNorm
 
 OBS, ACTIONS = spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2)
@@ -41,3 +44,35 @@ def test_a_wrapper_calls_the_test_of_the_agents_class_with_its_observations(make
     agent.obs_rms.update(np.array([[6.0] * 4, [8.0] * 4]))  # mean 7, standard deviation 1
     assert agent.test(env) == pytest.approx(-7, abs=0.1)
     assert agent.test(env, loop=2, max_steps=5) == 5.0
+
+
+def short(**options: Any) -> Any:
+    return agilerl.train(**{"steps": 64, "population": 1, "out": None, "verbose": False, **options})
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    ({"env": "CartPole-v1", "env_id": "Acrobot-v1"}, "env='CartPole-v1' and env_id='Acrobot-v1' contradict"),
+    ({"env": "CartPole-v1", "lr": 1e-3, "learning_rate": 1e-2}, "lr and learning_rate are both algorithm.lr. fix"),
+    ({"config": {"algorithm": {"name": "DQN"}}}, "environment.name is missing. fix"),
+    ({}, "no environment is named. fix"),
+])  # fmt: skip
+def test_settings_that_contradict_each_other_are_an_error(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        short(**options)
+
+
+def test_a_configuration_alone_trains_in_its_environment() -> None:
+    config = {"environment": {"name": "CartPole-v1"}, "algorithm": {"name": "DQN", "lr": 2e-3}}
+    manifest = short(config=config, learning_rate=3e-3, **{"algorithm.lr": 3e-3}).manifest
+    assert (manifest.environment.name, manifest.algorithm.lr) == ("CartPole-v1", 3e-3)
+
+
+def test_a_misspelt_hook_of_a_callback_is_a_warning() -> None:
+    class Log(agilerl.Callback):
+        def on_generaton(self, record: Any) -> None: ...
+
+        def on_episode(self, record: Any) -> None: ...
+
+    with pytest.warns(AgileRLWarning, match=r"no run calls Log.on_generaton. fix: on_generation") as caught:
+        Callbacks([Log()])
+    assert len(caught) == 1
