@@ -12,10 +12,14 @@ from gymnasium import spaces
 
 import agilerl
 from agilerl.algorithms.dqn import DQN
+from agilerl.algorithms.maddpg import MADDPG
+from agilerl.algorithms.td3 import TD3
+from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AgileRLWarning, ConfigError, EnvError
+from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, ShapeError
 from agilerl.telemetry.callbacks import Callbacks
+from agilerl.training.train_off_policy import train_off_policy
 from agilerl.wrappers.agent import RSNorm
 
 OBS, ACTIONS = spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2)
@@ -76,3 +80,82 @@ def test_a_misspelt_hook_of_a_callback_is_a_warning() -> None:
     with pytest.warns(AgileRLWarning, match=r"no run calls Log.on_generaton. fix: on_generation") as caught:
         Callbacks([Log()])
     assert len(caught) == 1
+
+
+class Guess(DQN):
+    """An agent whose actions are `guess`, one for each observation."""
+
+    guess: Any = 0
+
+    def get_action(self, obs: Any, epsilon: float = 0.0, action_mask: Any = None) -> Any:
+        return None if self.guess is None else np.full(len(obs), self.guess)
+
+
+class Typo(DQN):
+    """An agent whose update names a network that is not there."""
+
+    def update(self, engine: Any, batch: Any) -> Any:
+        return engine.network("actr")
+
+
+class Uncopied(DQN):
+    """An agent whose copy is missing."""
+
+    def clone(self, index: int | None = None, wrap: bool = True) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(("kind", "error", "text"), [
+    (type("Halves", (Guess,), {"guess": 0.5}), ShapeError, r"Halves.get_action returned .* fix: an array of int64"),
+    (type("Nothing", (Guess,), {"guess": None}), ShapeError, r"Nothing.get_action returned None .* fix: an array of"),
+    (Typo, AlgorithmError, r"unknown network 'actr'. Did you mean 'actor'\?.* fix: actor"),
+    (Uncopied, AlgorithmError, r"Uncopied.clone returned None. fix: return the copy"),
+])  # fmt: skip
+def test_methods_of_an_agent_that_return_something_else_are_named(kind: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        short(env="CartPole-v1", algo=kind, batch_size=8, learning_delay=8, **{"training.eval_episodes": 1})
+
+
+class Duck:
+    """An agent of no class of the package."""
+
+    algo, batch_size, index = "Duck", 8, 0
+
+    def __init__(self, learn_step: Any = 1, actions: tuple[int, ...] = ()) -> None:
+        self.learn_step, self.actions = learn_step, actions
+        self.steps, self.scores, self.fitness = [0], list[float](), list[float]()
+
+    def get_action(self, obs: Any) -> Any:
+        return np.zeros((len(obs), *self.actions), int)
+
+    def learn(self, experiences: Any) -> float:
+        return 0.0
+
+    def test(self, env: Any, swap_channels: bool = False, max_steps: Any = None, loop: int = 1) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(("agent", "text"), [
+    (Duck(learn_step=0), r"learn_step must be .* got 0. fix: learn_step=1"),
+    (Duck(actions=(3,)), r"Duck.get_action returned .* fix: an array of int64, of shape \(2,\)"),
+])  # fmt: skip
+def test_an_agent_of_no_class_is_told_what_is_wrong(agent: Any, text: str) -> None:
+    with pytest.raises(AgileRLError, match=text):
+        train_off_policy(
+            make_vect_envs("CartPole-v1", num_envs=2), "CartPole-v1", pop=[agent], memory=ReplayBuffer(100),
+            max_steps=20, evo_steps=20, eval_steps=5, verbose=False,
+        )  # fmt: skip
+
+
+BOX = spaces.Box(-1, 1, (2,))
+
+
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda team: team.get_action(np.zeros((2, 4))), r"MADDPG got ndarray for observations. fix: \{agent:"),
+    (lambda team: team.learn(None), r"MADDPG.learn got experiences without states.* fix"),
+    (lambda _: TD3(OBS, BOX, expl_noise=np.ones(5)), r"TD3: expl_noise has shape \(5,\), and an action 2 components"),
+])  # fmt: skip
+def test_arguments_of_another_form_are_named(call: Any, text: str) -> None:
+    team = MADDPG([OBS, OBS], [ACTIONS, ACTIONS], agent_ids=["a", "b"], seed=1)
+    with pytest.raises(AgileRLError, match=text):
+        call(team)

@@ -349,7 +349,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
                     fields[name] = TeamObservations(fields[name], present)  # type: ignore[arg-type]  # tensors will do
         else:
             optional = experiences.more if isinstance(experiences, TeamExperiences) else {}
-            fields = {**dict(zip(FIELDS, experiences, strict=False)), **optional}
+            fields = {**dict(zip(FIELDS, () if experiences is None else experiences, strict=False)), **optional}
         missing = [name for name in FIELDS if name not in fields]
         if missing:
             raise ShapeError(

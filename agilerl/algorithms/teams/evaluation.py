@@ -56,6 +56,8 @@ def observed(team: ActingTeam, obs: Mapping[str, Any]) -> tuple[dict[str, Any], 
     Raises:
         ShapeError: no agent, an unknown agent, or batches of different length.
     """
+    if not isinstance(obs, Mapping):
+        raise ShapeError(f"{team.algo} got {type(obs).__name__} for observations. fix: {{agent: observation}}.")
     unknown = [agent for agent in obs if agent not in team.possible_observation_spaces]
     if unknown or not obs:
         what = "no agent was observed"
