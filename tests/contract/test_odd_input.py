@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import agilerl
+from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.dqn import DQN
 from agilerl.algorithms.maddpg import MADDPG
 from agilerl.algorithms.td3 import TD3
@@ -18,6 +19,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, ShapeError
+from agilerl.ranges import Positive
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.wrappers.agent import RSNorm
@@ -159,3 +161,27 @@ def test_arguments_of_another_form_are_named(call: Any, text: str) -> None:
     team = MADDPG([OBS, OBS], [ACTIONS, ACTIONS], agent_ids=["a", "b"], seed=1)
     with pytest.raises(AgileRLError, match=text):
         call(team)
+
+
+class NoDefault(DQN):
+    """An algorithm with a hyperparameter without a default."""
+
+    def __init__(self, *args: Any, beta: Annotated[Positive, hp()], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class WrongDefault(DQN):
+    """An algorithm whose default is out of its own range."""
+
+    def __init__(self, *args: Any, beta: Annotated[Positive, hp()] = -1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    ({"algo": NoDefault}, "NoDefault: beta is declared by hp() and has no default. fix: beta: Annotated"),
+    ({"algo": WrongDefault}, "WrongDefault: beta must be above 0; got -1.0. fix: beta=1.0."),
+    ({"config": {"environment": {"id": "CartPole-v1"}}}, "environment.id is not a known key. Did you mean 'name'?"),
+])  # fmt: skip
+def test_declarations_and_keys_are_answered_in_one_sentence(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(AgileRLError, match=re.escape(text)):
+        short(env="CartPole-v1", **options)
