@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 import agilerl
 from agilerl.algorithms.base.declared import hp
+from agilerl.algorithms.core.registry import RLParameter
 from agilerl.algorithms.dqn import DQN
 from agilerl.algorithms.maddpg import MADDPG
 from agilerl.algorithms.td3 import TD3
@@ -19,6 +20,8 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, ShapeError
+from agilerl.modules.cnn import EvolvableCNN
+from agilerl.modules.layers import whole
 from agilerl.ranges import Positive
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.training.train_off_policy import train_off_policy
@@ -185,3 +188,16 @@ class WrongDefault(DQN):
 def test_declarations_and_keys_are_answered_in_one_sentence(options: dict[str, Any], text: str) -> None:
     with pytest.raises(AgileRLError, match=re.escape(text)):
         short(env="CartPole-v1", **options)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: DQN(OBS, ACTIONS, net_config={"encoder_config": {"hidden_size": 64}}),
+    lambda: DQN(OBS, ACTIONS, net_config={"latent_dim": 0}),
+    lambda: EvolvableCNN((3, 16, 16), 2, channel_size=[8, 8], kernel_size=[3], stride_size=[1, 1]),
+    lambda: RLParameter(1.0, 0.1),
+    lambda: whole(0, "size"),
+    lambda: MADDPG([OBS], [ACTIONS], agent_ids=["a"]).get_group_id("b"),
+])  # fmt: skip
+def test_a_wrong_value_comes_with_a_fix(call: Any) -> None:
+    with pytest.raises(AgileRLError, match=r" fix: .+\.$"):
+        call()

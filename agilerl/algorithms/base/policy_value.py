@@ -130,4 +130,4 @@ def check_sharing(agent: RLAlgorithm, critic_network: EvolvableModule | None) ->
     if is_shared and critic_network is not None:
         raise AlgorithmError("PPO: with shared encoders the actor_network holds the value. fix: no critic_network.")
     if agent.share_encoders and not is_shared:
-        raise AlgorithmError("PPO: share_encoders=True needs a SharedActorCritic as actor_network; or leave it out.")
+        raise AlgorithmError("PPO: share_encoders=True needs a SharedActorCritic as actor_network. fix: leave it out.")
