@@ -86,7 +86,7 @@ DATASET = ("dataset", "training.dataset")  # keys of the data set
 
 
 def train(
-    env: foreign.EnvLike,
+    env: foreign.EnvLike = None,
     algo: str | type | None = None,
     *,
     population: int | None = None,
@@ -115,6 +115,7 @@ def train(
         env: a Gymnasium id, an environment, a vector environment, or a function that makes one. Multi-agent: an id such
             as "mpe2.simple_spread_v3", or an object with PettingZoo's parallel interface. Language models: an id such
             as "reasoning/chain_sum" or "arithmetic/addition-2", or a gym of `agilerl.llm_envs`, with `model="PATH"`.
+            None takes that of `config`.
         algo: a name, or a custom class. Default: that of the environment's preset; without one PPO, MADDPG for several
             agents, or GRPO for language environments. DQN or SAC, with settings for few steps, if `minutes` hold few
             steps because each takes milliseconds.
@@ -167,6 +168,7 @@ def train(
             Setting("training.stop_after", None if steps is None else f"steps={steps}", f"steps={steps}"),  # or lost
             Setting("training.pop_size", population, f"population={population}"),
             Setting("training.seed", seed, f"seed={seed}"),
+            Setting("environment.name", env if isinstance(env, str) else None, f"env={env!r}"),
         ],
         [Setting(key, value, f"{key}={value!r}") for key, value in overrides.items()],
     )
@@ -200,9 +202,10 @@ def train(
         )  # fmt: skip
         if verbose and note:
             print(note, flush=True)
+        start = start if ancestors is None else apply_overrides(start, structure_of(ancestors), "train()")
         manifest = build_manifest(
             env_id, name_of(algo), start=start, population=population, steps=steps, seed=seed, env=env, preset=preset,
-            overrides=overrides if ancestors is None else {**structure_of(ancestors), **overrides},
+            overrides=overrides,
         )  # fmt: skip
         if ancestors is not None:
             ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))

@@ -16,7 +16,7 @@ from agilerl.algorithms.base.schedules import Schedule
 from agilerl.core import foreign
 from agilerl.core.ranges import Count, CountOrZero, GroupSize, NonNegative, Positive
 from agilerl.engine.protocol import UpdateResult
-from agilerl.errors import AlgorithmError
+from agilerl.errors import AlgorithmError, unknown_choice
 from agilerl.language.algorithms.base import Backend
 from agilerl.language.algorithms.batches import TextBatch
 from agilerl.language.algorithms.generation import CompletionAlgorithm, check_groups
@@ -118,7 +118,7 @@ class GRPO(CompletionAlgorithm):
             max_model_len, use_vllm, vllm_config, gradient_checkpointing, use_liger_loss, micro_batch_size_per_gpu
         )
         if variant not in VARIANTS:
-            raise AlgorithmError(f"{self.algo}: variant must be one of {list(VARIANTS)}; got {variant!r}.")
+            raise AlgorithmError(f"{self.algo}: {unknown_choice('variant', str(variant), VARIANTS)}")
         usual = {"beta": 0.001, "clip_coef": 0.2, "clip_coef_high": None, "dynamic_sampling": 0, **VARIANTS[variant]}
         arguments = {
             "beta": beta, "clip_coef": clip_coef, "clip_coef_high": clip_coef_high, "objective": objective,
@@ -136,7 +136,7 @@ class GRPO(CompletionAlgorithm):
             ("adv_norm", self.adv_norm, ("mean_std", "mean_only")),
         ):
             if setting not in allowed:
-                raise AlgorithmError(f"{self.algo}: {name} must be one of {allowed}; got {setting!r}.")
+                raise AlgorithmError(f"{self.algo}: {unknown_choice(name, str(setting), allowed)}")
         self.sampling()  # validates the lengths
         self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
 

@@ -17,7 +17,7 @@ from agilerl.core import foreign
 from agilerl.core.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
 from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.protocol import UpdateResult
-from agilerl.errors import AlgorithmError
+from agilerl.errors import AlgorithmError, unknown_choice
 from agilerl.language.algorithms.base import Backend
 from agilerl.language.algorithms.batches import TextBatch
 from agilerl.language.algorithms.generation import CompletionAlgorithm, token_rewards
@@ -106,7 +106,7 @@ class LLMPPO(CompletionAlgorithm):
             max_model_len, use_vllm, vllm_config, gradient_checkpointing, use_liger_loss, micro_batch_size_per_gpu
         )
         if granularity not in ("token", "turn"):
-            raise AlgorithmError(f"{self.algo}: granularity must be 'token' or 'turn'; got {granularity!r}.")
+            raise AlgorithmError(f"{self.algo}: {unknown_choice('granularity', str(granularity), ('token', 'turn'))}")
         self.granularity, self.batch_size, self.lr_actor, self.lr_critic = granularity, batch_size, lr_actor, lr_critic
         self.weight_decay, self.beta, self.gamma, self.gae_lambda = weight_decay, beta, gamma, gae_lambda
         self.clip_coef, self.vf_clip, self.adv_norm, self.max_grad_norm = clip_coef, vf_clip, adv_norm, max_grad_norm

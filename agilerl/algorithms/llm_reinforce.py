@@ -100,7 +100,7 @@ class LLMREINFORCE(CompletionAlgorithm):
             max_model_len, use_vllm, vllm_config, gradient_checkpointing, use_liger_loss, micro_batch_size_per_gpu
         )
         if baseline not in ("batch", "rloo"):
-            raise AlgorithmError(f"{self.algo}: baseline must be 'batch' or 'rloo'; got {baseline!r}.")
+            raise AlgorithmError(f"{self.algo}: baseline must be 'batch' or 'rloo'; got {baseline!r}. fix: 'batch'.")
         if baseline == "rloo" and group_size < 2:
             raise AlgorithmError(
                 f"{self.algo}: baseline='rloo' needs group_size of at least 2; got {group_size}. fix: group_size=4."

@@ -19,6 +19,7 @@ from agilerl.collect.rewards import RewardScale
 from agilerl.components.prioritized import beta_schedule
 from agilerl.core import tree as trees
 from agilerl.core.options import OfflineOptions, OffPolicyOptions
+from agilerl.core.ranges import StepsPerUpdate, check
 from agilerl.core.rng import Purpose
 from agilerl.core.transfer import to_device
 from agilerl.engine.learner import Learner
@@ -39,6 +40,7 @@ class Schedule:
 
     @classmethod
     def of(cls, learn_step: float, num_envs: int) -> Schedule:
+        check("learn_step", learn_step, StepsPerUpdate, 1)
         if learn_step > num_envs:
             return cls(int(learn_step // num_envs), 1)
         return cls(1, int(num_envs / learn_step + 1e-9))  # 1 / 0.1 is 10, although 0.1 is less than a tenth

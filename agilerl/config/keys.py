@@ -42,6 +42,7 @@ IMAGE_KEYS = ("channel_size", "kernel_size", "stride_size", "padding_size", "cnn
 # Names used by other libraries, and everyday words, for our keys.
 MEANT: dict[str, tuple[str, ...]] = {
     **{word: names[:1] for word, names in SYNONYMS.items()},
+    "id": ("name",),
     "step": ("max_steps",),
     "steps": ("max_steps",),
     "total_steps": ("max_steps",),

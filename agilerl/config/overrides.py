@@ -122,7 +122,8 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
         source: prefix of every error.
 
     Raises:
-        ConfigError: an unknown key (the nearest one is named), an ambiguous name, or a value out of range.
+        ConfigError: an unknown key (the nearest one is named), an ambiguous name, two values of one key, or a value out
+            of range.
     """
     if not overrides:
         return manifest
@@ -131,7 +132,10 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
     unnamed = [path for path, value in zip(asked, overrides.values(), strict=True) if path in NAMES and value is None]
     if unnamed:
         raise ConfigError(f"{source}: {unnamed[0]} must be a name; got None. fix: leave {unnamed[0]} out.")
-    for path, value in zip(asked, overrides.values(), strict=True):
+    last = dict(zip(asked, overrides.items(), strict=True))
+    for path, (name, value) in zip(asked, overrides.items(), strict=True):
+        if name != last[path][0] and value != last[path][1]:
+            raise ConfigError(f"{source}: {name} and {last[path][0]} are both {path}. fix: one of the two.")
         *sections, leaf = path.split(".")
         target = data
         for section in sections:

@@ -18,7 +18,7 @@ from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.tree import map_leaves, stack, take
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import RolloutBatch
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.losses.returns import following_values, gae, standardised
 from agilerl.ranks import ONE, Ranks
 
@@ -29,7 +29,7 @@ def sequence_kind(kind: Any) -> str:
     """Return the kind of sequences, one of `KINDS`, from a name or an enum member."""
     name = str(kind.value if isinstance(kind, Enum) else kind).lower()
     if name not in KINDS:
-        raise ConfigError(unknown_name("bptt_sequence_type", name, KINDS))
+        raise ConfigError(unknown_choice("bptt_sequence_type", name, KINDS))
     return name
 
 

@@ -21,6 +21,7 @@ from numpy.random import mtrand
 
 from agilerl.core import foreign
 from agilerl.core.rng import Purpose
+from agilerl.errors import EnvError
 
 WATCHED_STEPS = 128  # vector steps in which all generators are exchanged, to detect those that environments draw from
 MAX_ATTEMPTS, MAX_ATTEMPT_SECONDS = 1_000, 10.0  # for the port or file of another environment to become free
@@ -221,7 +222,7 @@ def constructing(construction: Construction) -> Iterator[None]:
 
 
 def construct(factories: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Call the factories, each with the seed of `constructing` and its lane."""
+    """Call the factories, each with the seed of `constructing` and its lane; see `check_distinct`."""
     construction, envs = CONSTRUCTION.get(), list[Any]()
     with contextlib.ExitStack() as stack, preserved(GENERATORS if construction.seed is not None else ()):
         for lane, factory in enumerate(factories):
@@ -229,7 +230,17 @@ def construct(factories: Sequence[Callable[[], Any]]) -> list[Any]:
             envs.append(_attempt(factory))
             stack.callback(foreign.close, envs[-1])
         stack.pop_all()
+    check_distinct(envs)
     return envs
+
+
+def check_distinct(envs: Sequence[Any]) -> None:
+    """Raise EnvError if two environments, inside their wrappers, are the same object."""
+    if len({id(foreign.bare(env)) for env in envs}) < len(envs):
+        raise EnvError(
+            f"the factory of {type(foreign.bare(envs[0])).__name__} returned the same object for several lanes, which "
+            "would share their episodes. fix: a function that constructs one at every call."
+        )
 
 
 def _attempt(factory: Callable[[], Any]) -> Any:

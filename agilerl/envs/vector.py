@@ -23,7 +23,7 @@ from agilerl.core.rng import Purpose
 from agilerl.core.rng import seeds as derive_seeds
 from agilerl.core.tree import Tree
 from agilerl.envs.adapters import LooseEnv
-from agilerl.envs.generators import Construction, constructing
+from agilerl.envs.generators import Construction, check_distinct, constructing
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes, failure_of_make, spaces_in
 from agilerl.envs.pool import LIMIT, EnvPoolLanes, is_faster, reason_against
@@ -283,6 +283,7 @@ def make_vect_envs(
         else:
             kind = AsyncVectEnv if should_async_vector else SyncVectEnv
             vector = kind([factory] * int(num_envs), autoreset_mode=AutoresetMode.NEXT_STEP)
+            check_distinct(foreign.copies(vector))
     except gymnasium.error.DependencyNotInstalled as exc:
         extra = next((extra for extra in ("box2d", "mujoco", "atari") if extra in str(exc).lower()), "envs")
         fix = f'fix: pip install "agilerl[{extra}]"'

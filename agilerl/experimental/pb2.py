@@ -156,7 +156,7 @@ class PopulationBandit(Evolution):
     ) -> tuple[list[Any], Births]:
         ranges = dict(population[0].registry.hp_config.items())
         if not ranges:
-            raise ConfigError("evolution.scheme=pb2 chooses hyperparameters: name ranges in mutation.rl_hp_selection.")
+            raise ConfigError("evolution.scheme=pb2 chooses hyperparameters. fix: ranges in mutation.rl_hp_selection.")
         fitness = [record.fitness for record in records]
         # By slot: a healed member has a different id from its record, and its gain is not due to its hyperparameters.
         for agent, value in zip(population, fitness, strict=True):

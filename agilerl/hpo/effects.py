@@ -91,7 +91,7 @@ def inner(agent: object) -> Any:
 def registry_of(agent: foreign.Agent) -> Any:
     """Return the agent's registry; MutationError if it has none."""
     if not hasattr(agent, "registry"):
-        raise MutationError(f"{type(agent).__name__} has no registry: only an EvolvableAlgorithm can be mutated.")
+        raise MutationError(f"{type(agent).__name__} has no registry. fix: a subclass of EvolvableAlgorithm.")
     return agent.registry
 
 
@@ -99,7 +99,7 @@ def policy_groups(agent: foreign.Agent) -> list[Any]:
     """Return the groups of policy networks: one, or one per group of a team's agents."""
     groups = [g for g in registry_of(agent).groups if g.policy]
     if not groups:
-        raise MutationError(f"{type(agent).__name__} registers no network group with policy=True.")
+        raise MutationError(f"{type(agent).__name__} registers no policy. fix: NetworkGroup(..., policy=True).")
     return groups
 
 

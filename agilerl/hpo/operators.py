@@ -60,7 +60,7 @@ class RLParameter:
 
     def __post_init__(self) -> None:
         if not self.min <= self.max:
-            raise ConfigError(f"RLParameter: min must not exceed max; got min={self.min}, max={self.max}.")
+            raise ConfigError(f"RLParameter: min must not exceed max; got {self.min} and {self.max}. fix: swap them.")
         if not 0 < self.shrink_factor <= 1 <= self.grow_factor:
             what = f"RLParameter: expected 0 < shrink_factor <= 1 <= grow_factor; got {self.shrink_factor} and"
             raise ConfigError(f"{what} {self.grow_factor}. fix: shrink_factor=0.8, grow_factor=1.2.")
@@ -103,7 +103,7 @@ class HyperparameterConfig:
     def sample(self, rng: np.random.Generator | None = None) -> tuple[str, RLParameter]:
         """Draw one hyperparameter uniformly."""
         if not self.config:
-            raise ConfigError("this HyperparameterConfig is empty: there is nothing to sample.")
+            raise ConfigError("this HyperparameterConfig is empty. fix: lr=RLParameter(1e-4, 1e-2), say.")
         rng = np.random.default_rng() if rng is None else rng
         name = str(single_draw(rng.choice(self.names())))
         return name, self.config[name]

@@ -92,7 +92,7 @@ class SuccessiveHalving(Evolution):
         self, members: int, budget: int, survivors: int = 1, judge: str = "evaluation", until: float = 1.0
     ) -> None:
         if survivors > members:
-            raise ConfigError(f"evolution.survivors must not exceed the {members} founders; got {survivors}.")
+            raise ConfigError(f"evolution.survivors must not exceed the founders; got {survivors}. fix: {members}.")
         self.members, self.budget, self.survivors, self.judge, self.until = members, budget, survivors, judge, until
         self.seen: dict[int, list[float]] = {}  # member id -> scores since the last rung
         self.begun = 0  # environment steps per member at which the first rung starts

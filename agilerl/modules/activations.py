@@ -82,7 +82,7 @@ def activation(name: str | None, *, hidden: bool = False) -> Activation:
     valid_names = [k for k, a in ACTIVATIONS.items() if a.pointwise or not hidden]
     if name not in valid_names:
         if name in ACTIVATIONS:
-            raise ConfigError(f"activation {name!r} is for outputs; hidden layers take {', '.join(valid_names)}")
+            raise ConfigError(f"{name!r} is for outputs; hidden layers take {', '.join(valid_names)}. fix: ReLU.")
         if name == "GumbelSoftmax":
             raise ConfigError(
                 "activation 'GumbelSoftmax' draws noise in every pass, which networks here do not. "

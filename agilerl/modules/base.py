@@ -18,7 +18,7 @@ from agilerl.core import foreign
 from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.core.signatures import ignored_arguments, taken_by
 from agilerl.core.tree import Tree, map_leaves
-from agilerl.errors import ConfigError, unknown_name, warn_once
+from agilerl.errors import ConfigError, unknown_choice, warn_once
 from agilerl.modules.copying import copy_module, copy_value
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.morph import Index, Transfer, fresh, leading_block, prefixed
@@ -275,7 +275,7 @@ class EvolvableModule(nn.Module):
     @fresh.setter
     def fresh(self, fresh: Fresh) -> None:
         if fresh not in ("preserve", "random"):
-            raise ConfigError(unknown_name("value of fresh", str(fresh), ("preserve", "random")))
+            raise ConfigError(unknown_choice("value of fresh", str(fresh), ("preserve", "random")))
         for module in self.evolvable_modules():
             module._fresh = fresh
 
@@ -326,7 +326,7 @@ class EvolvableModule(nn.Module):
     def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Apply the method `name` of this module or of one below, and return its result."""
         if name not in self.surface():
-            raise ConfigError(unknown_name(f"mutation method of {type(self).__name__}", name, self.surface()))
+            raise ConfigError(unknown_choice(f"mutation method of {type(self).__name__}", name, self.surface()))
         if "." not in name:
             return getattr(self, name)(*args, **kwargs)
         key, rest = name.split(".", 1)

@@ -98,7 +98,7 @@ def image_shape(input_shape: Sequence[int], sample_input: Tensor | None, dims: i
 def listed(value: object, what: str) -> list[Any]:
     """Return a non-empty list."""
     if not isinstance(value, list | tuple | np.ndarray) or len(value) == 0:
-        raise ConfigError(f"{what} must be a non-empty list with one entry per layer; got {value!r}.")
+        raise ConfigError(f"{what} must be a non-empty list with one entry per layer; got {value!r}. fix: {what}=[3].")
     return list(value)
 
 
@@ -106,7 +106,7 @@ def per_axis(value: object, layers: int, dims: int, what: str, least: int = 1, f
     """Return `dims` integers per layer, from an integer, integers, or tuples; integers may be `first` on one axis."""
     entries = listed(value, what) if isinstance(value, list | tuple | np.ndarray) else [value] * layers
     if len(entries) != layers:
-        raise ConfigError(f"{what} must have one entry per layer, {layers} as channel_size has; got {value!r}.")
+        raise ConfigError(f"{what} must have one entry per layer, {layers}; got {value!r}. fix: {layers} entries.")
     sizes = []
     for i, entry in enumerate(entries):
         axes = entry if isinstance(entry, list | tuple | np.ndarray) else [*first[i : i + 1], *[entry] * dims][:dims]

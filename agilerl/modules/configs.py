@@ -9,7 +9,7 @@ from dataclasses import field as dataclass_field
 from typing import Any, ClassVar, Self
 
 from agilerl.core.signatures import constructor_arguments, ignored_arguments
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice, unknown_name
 from agilerl.modules.activations import activation
 from agilerl.modules.base import SURROUNDINGS
 from agilerl.modules.cnn import EvolvableCNN, dims_of, per_axis
@@ -53,7 +53,7 @@ class NetConfig:
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for key in config:
             if key not in names:
-                raise ConfigError(unknown_name(f"key of {cls.__name__}", str(key), names))
+                raise ConfigError(unknown_choice(f"key of {cls.__name__}", str(key), names))
         return cls(**config)
 
     def _set(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class NetConfig:
     def _field(self, name: str) -> dataclasses.Field[Any]:
         fields = {field.name: field for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         if name not in fields:
-            raise KeyError(unknown_name(f"key of {type(self).__name__}", str(name), fields))
+            raise KeyError(unknown_choice(f"key of {type(self).__name__}", str(name), fields))
         return fields[name]
 
     def __getitem__(self, name: str) -> Any:
@@ -246,7 +246,7 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     """
     options = _set_values({} if config is None else config)
     if not isinstance(options, Mapping):
-        raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
+        raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}. fix: {{}}.")
     kind = _KEYS.get(frozenset(options)) if options is config else None
     if kind is not None:
         fields = {field.name: field for field in dataclasses.fields(kind)}

@@ -314,7 +314,7 @@ def as_widths(value: object, what: str) -> list[int]:
     """A list of positive layer widths from a sequence of integers."""
     widths = [int(v) for v in value] if isinstance(value, (list, tuple, np.ndarray)) else None
     if not widths or min(widths) < 1:
-        raise ConfigError(f"{what} must be a non-empty list of positive integers (layer widths); got {value!r}.")
+        raise ConfigError(f"{what} must be a non-empty list of positive integers; got {value!r}. fix: {what}=[64].")
     return widths
 
 
@@ -322,6 +322,5 @@ def whole(value: object, what: str, least: int = 1, fix: str | None = None) -> i
     """Return an integer of at least `least`; ConfigError, with the fix, otherwise."""
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
     if number is None or number < least:
-        advice = "" if fix is None else f" fix: {fix}."
-        raise ConfigError(f"{what} must be an integer of at least {least}; got {value!r}.{advice}")
+        raise ConfigError(f"{what} must be an integer of at least {least}; got {value!r}. fix: {fix or least}.")
     return int(number)

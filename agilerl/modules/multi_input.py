@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.spaces import is_image, parts_of
 from agilerl.core.tree import Tree
-from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError, unknown_choice
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import ModuleDict, MutationType, Refused, mutation
 from agilerl.modules.cnn import EvolvableCNN, with_usual_layers
@@ -95,7 +95,7 @@ class EvolvableMultiInput(LayeredModule):
             width = sum(int(spaces.flatdim(space)) for space in vectors.values())
             self.vector_mlp = self._make_mlp(width, dict(part_configs.pop(VECTOR_MLP, {})), part_seeds[-1])
         if part_configs:
-            raise ConfigError(unknown_name("part in init_dicts", str(next(iter(part_configs))), self._part_modules()))
+            raise ConfigError(unknown_choice("part in init_dicts", str(next(iter(part_configs))), self._part_modules()))
         self.rng = self.rng  # one generator for all parts
         self.build()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agilerl.core.signatures import also_takes
 from agilerl.core.spaces import mask_width
 from agilerl.core.tree import Tree
-from agilerl.errors import AlgorithmError, ConfigError, unknown_name
+from agilerl.errors import AlgorithmError, ConfigError, unknown_choice
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.networks.base import EvolvableNetwork
@@ -34,7 +34,7 @@ def get_output_bounds(output_activation: str) -> tuple[float, float]:
     """Return the lowest and highest output of an activation.
     Raises ConfigError: the activation is unknown or unbounded."""
     if output_activation not in OUTPUT_BOUNDS:
-        raise ConfigError(unknown_name("bounded output activation", str(output_activation), OUTPUT_BOUNDS))
+        raise ConfigError(unknown_choice("bounded output activation", str(output_activation), OUTPUT_BOUNDS))
     return OUTPUT_BOUNDS[output_activation]
 
 
@@ -110,7 +110,7 @@ class DeterministicActor(EvolvableNetwork):
             self.build_head(mask_width(action_space))
             return
         if not isinstance(action_space, spaces.Box):
-            raise AlgorithmError(f"DeterministicActor takes Box, Discrete or MultiDiscrete; got {action_space}.")
+            raise AlgorithmError(f"DeterministicActor takes Box or (Multi)Discrete; got {action_space}. fix: PPO.")
         check_bounded(action_space, "DeterministicActor")
         super().__init__(observation_space, action_space=action_space, **vars(options))
         self._head_config["output_activation"] = self._head_config.get("output_activation") or "Tanh"
@@ -202,7 +202,7 @@ class StochasticActor(EvolvableNetwork):
     def action_scaling(self, scaling: str) -> None:
         assert self.action_space is not None
         if scaling not in ACTION_SCALINGS:
-            raise ConfigError(unknown_name("action_scaling", str(scaling), ACTION_SCALINGS))
+            raise ConfigError(unknown_choice("action_scaling", str(scaling), ACTION_SCALINGS))
         self._action_scaling = scaling
         self._distribution = distribution_of(self.action_space, self.squash_output, scaling == "bounds")
 

@@ -98,7 +98,7 @@ class EvolvableNetwork(EvolvableModule):
     ) -> None:  # fmt: skip
         super().__init__(options.device, options.random_seed)
         if not isinstance(observation_space, spaces.Space):
-            raise ConfigError(f"observation_space must be a gymnasium space; got {type(observation_space).__name__}")
+            raise ConfigError(f"observation_space is {observation_space!r}, not a space. fix: env.observation_space.")
         encoder_cls = encoders.encoder_class(
             observation_space,
             encoders.class_named(options.encoder_cls),
@@ -108,7 +108,7 @@ class EvolvableNetwork(EvolvableModule):
         )
         least, most = options.min_latent_dim, options.max_latent_dim
         if not 0 < least <= most or int(options.latent_dim) < 1:
-            raise ConfigError(f"latent_dim {options.latent_dim} must be positive, limits {least}..{most} too")
+            raise ConfigError(f"latent_dim {options.latent_dim} and limits {least}..{most} must be positive. fix: 32.")
         self.observation_space, self.action_space = observation_space, action_space
         self.scale_observations, self.normalize_images = bool(options.scale_observations), bool(normalize_images)
         self.encoder_cls, self.simba, self.encoder_name = encoder_cls, options.simba, options.encoder_name

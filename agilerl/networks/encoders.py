@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from agilerl.core.signatures import constructor_arguments
 from agilerl.core.spaces import channels_first, flat_size, is_image, is_small, parts_of, short_form
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules import configs
 from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.modules.cnn import EvolvableCNN, with_usual_layers
@@ -47,7 +47,7 @@ def class_named(encoder: object) -> Any:
     if not isinstance(encoder, str):
         return encoder
     if encoder not in ENCODERS:
-        raise ConfigError(unknown_name("encoder_cls", encoder, ENCODERS))
+        raise ConfigError(unknown_choice("encoder_cls", encoder, ENCODERS))
     return ENCODERS[encoder]
 
 
@@ -317,5 +317,5 @@ def checked_arguments(config: Mapping[str, Any] | NetConfig | None, owner: type)
     valid_names = set(constructor_arguments(owner)) - {"observation_space", "action_space", "device", "random_seed"}
     for key in arguments:
         if key not in valid_names:
-            raise ConfigError(unknown_name("net_config key", str(key), valid_names))
+            raise ConfigError(unknown_choice("net_config key", str(key), valid_names))
     return arguments

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl.core.signatures import constructor_arguments
 from agilerl.core.spaces import space_from_json, space_to_json
-from agilerl.errors import AlgorithmError, ConfigError, unknown_name
+from agilerl.errors import AlgorithmError, ConfigError, unknown_choice
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.gpt import EvolvableGPT
 from agilerl.modules.morph import prefixed
@@ -67,7 +67,7 @@ class TokenNetwork(EvolvableModule):
         valid_names = [name for name in constructor_arguments(EvolvableGPT) if name not in DECIDED]
         for name in options:
             if name not in valid_names:
-                raise ConfigError(unknown_name("setting of net_config", str(name), valid_names))
+                raise ConfigError(unknown_choice("setting of net_config", str(name), valid_names))
         self.gpt = EvolvableGPT(
             **{**SMALL, **options}, vocab_size=tokens, block_size=len(observation_space.nvec),
             num_outputs=3 * self.vocabulary + 1 if with_values else self.vocabulary, device=device,

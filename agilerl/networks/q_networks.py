@@ -235,7 +235,7 @@ class ContinuousQNetwork(EvolvableNetwork):
         options: NetworkOptions = DEFAULT_OPTIONS,
     ) -> None:
         if not isinstance(action_space, spaces.Box | spaces.Discrete):
-            raise AlgorithmError(f"ContinuousQNetwork takes Box or Discrete actions; got {action_space}.")
+            raise AlgorithmError(f"ContinuousQNetwork takes Box or Discrete actions; got {action_space}. fix: PPO.")
         changed = dataclasses.replace(options, encoder_config=_without_layer_norm(options.encoder_config))
         super().__init__(observation_space, action_space=action_space, **vars(changed))
         self.num_actions = self.num_beside = int(spaces.flatdim(action_space))

@@ -47,7 +47,7 @@ def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -
         )
     if encoder is not None and "encoder_cls" not in arguments:
         if encoder not in ENCODERS:
-            raise ConfigError(f"the encoder is a {encoder}: pass encoder_cls=")
+            raise ConfigError(f"the encoder is a {encoder}. fix: encoder_cls={encoder}.")
         arguments["encoder_cls"] = ENCODERS[encoder]
     for name in ("observation_space", "action_space"):
         if data.get(name) is not None:

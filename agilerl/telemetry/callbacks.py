@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agilerl.core import foreign
-from agilerl.errors import CallbackError, ConfigError, nearest
+from agilerl.errors import CallbackError, ConfigError, nearest, warn_once
 from agilerl.telemetry.record import Birth, GenerationRecord
 
 HOOKS = ("on_generation", "on_birth", "on_best", "on_end")
@@ -54,15 +54,14 @@ class Callbacks:
     def _take(self, callback: object) -> None:
         hooks = [name for name in HOOKS if foreign.has_methods(callback, name)]
         name = foreign.name_of_function(callback, type(callback).__name__)
+        others = [other for other in dir(callback) if not other.startswith("_") and other not in HOOKS]
+        similar = {other: hook for other in others for hook in nearest(other, HOOKS, 1, 0.75)}
         if not hooks and not callable(callback):
-            similar = [
-                close
-                for attribute in dir(callback)
-                if attribute.startswith("on")
-                for close in nearest(attribute, HOOKS, 1)
-            ]
-            hint = f" Did you mean {similar[0]!r}?" if similar else ""
-            raise ConfigError(f"callback {name} has none of the hooks {', '.join(HOOKS)}.{hint}")
+            fix = f"a method {next(iter(similar.values()), HOOKS[0])}(self, ...)"
+            raise ConfigError(f"callback {name} has none of the hooks {', '.join(HOOKS)}. fix: {fix}.")
+        for method, hook in similar.items():
+            if foreign.has_methods(callback, method):
+                warn_once(f"{name}.{method}", f"no run calls {name}.{method}. fix: {hook}, if that is meant.")
         if not hooks:
             self._hooks["on_generation"].append((name, callback))
         for hook in hooks:

@@ -11,6 +11,7 @@ import numpy as np
 
 from agilerl.collect.fitness import MeanReturn
 from agilerl.core import foreign
+from agilerl.errors import AlgorithmError
 from agilerl.hpo.screening import recent_returns
 from agilerl.training.population import filled
 
@@ -94,7 +95,10 @@ class BestAgent:
             is_better = self.kept is None or self._is_beaten(agent, fitness, error)
         if not (is_better or is_fittest) or not foreign.has_methods(agent, "clone"):
             return
-        copy = Candidate(agent.clone(), fitness, error, generation)
+        twin = agent.clone()
+        if twin is None:
+            raise AlgorithmError(f"{type(agent).__name__}.clone returned None. fix: return the copy.")
+        copy = Candidate(twin, fitness, error, generation)
         if is_fittest:
             self.fittest = copy
         if is_better:

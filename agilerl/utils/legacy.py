@@ -79,7 +79,7 @@ def network_arguments(net_config: Mapping[str, Any] | None) -> dict[str, Any] | 
     if arch is None and "hidden_size" not in config:
         return config
     if arch not in (None, "mlp", "cnn"):
-        raise ConfigError(f"net_config: arch must be 'mlp' or 'cnn'; got {arch!r}.")
+        raise ConfigError(f"net_config: arch must be 'mlp' or 'cnn'; got {arch!r}. fix: 'mlp'.")
     _deprecated("net_config={'arch': ..., 'hidden_size': ...}", "net_config={'encoder_config': {'hidden_size': ...}}")
     top = {"encoder_config", "head_config", "latent_dim", "min_latent_dim", "max_latent_dim"}
     flat = {k: config.pop(k) for k in list(config) if k not in top}

@@ -123,7 +123,7 @@ def test_a_copy_in_the_place_of_a_diverged_member_does_not_count_for_what_that_h
 
 
 def test_more_survivors_than_founders_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match=r"evolution\.survivors must not exceed the 2 founders; got 3"):
+    with pytest.raises(ConfigError, match=r"evolution\.survivors must not exceed the founders; got 3\. fix: 2"):
         SuccessiveHalving(2, 100, survivors=3)
 
 

@@ -193,7 +193,7 @@ def test_a_healed_member_is_the_worst_and_its_place_tells_the_bandit_no_gain() -
 def test_a_bandit_without_ranges_is_a_mistake() -> None:
     lone = Member(0, 1e-3)
     lone.registry = SimpleNamespace(hp_config=HyperparameterConfig())
-    with pytest.raises(ConfigError, match=r"pb2 chooses hyperparameters: name ranges in mutation\.rl_hp_selection"):
+    with pytest.raises(ConfigError, match=r"pb2 chooses hyperparameters\. fix: ranges in mutation\.rl_hp_selection"):
         PopulationBandit(0).next([lone], records([lone], [0.0]), 1)
 
 

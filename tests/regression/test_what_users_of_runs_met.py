@@ -136,7 +136,7 @@ def test_actions_beyond_the_bounds_are_clipped_in_evaluations_as_in_training() -
 @pytest.mark.parametrize("result", [0, None, "left"])
 def test_a_get_action_that_gives_no_action_for_each_lane_is_named(result: Any) -> None:
     cls = type("Odd", (DQN,), {"get_action": lambda self, obs, *args, **kwargs: result})
-    with pytest.raises(ConfigError, match=r"Odd\.get_action returned .* for \d+ observations; expected one action of"):
+    with pytest.raises(ShapeError, match=r"Odd\.get_action returned .* for \d+ observations; expected one action of"):
         agilerl.train(Counted, cls, steps=200, out=None, **SHORT)
 
 

@@ -27,6 +27,7 @@ from agilerl.core.tree import Tree
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, Network, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import ActorCriticRecipe, Recipe
+from agilerl.errors import ConfigError
 from agilerl.losses.actor_critic import (
     bootstrap,
     deterministic_policy_loss,
@@ -149,6 +150,11 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         for name in OPTIONS:
             if name in arguments:
                 setattr(self, name, arguments[name])
+        for name in ("expl_noise", "mean_noise"):
+            shape = np.shape(getattr(self, name))
+            if shape[-1:] not in ((), (1,), (self.action_size,)):
+                text = f"{name} has shape {shape}, and an action {self.action_size} components"
+                raise ConfigError(f"{self.algo}: {text}. fix: one number, or one for each.")
         self.noise_state = np.zeros((self.vect_noise_dim, self.action_size))
 
     # --- learning -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from agilerl.core.ranges import Range, check, without_none
+from agilerl.core.ranges import Range, check, usual_of, without_none
 from agilerl.core.signatures import (
     bind,
     constructor_signature,
@@ -158,6 +158,11 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
             annotations = tuple(item for item in rest if not isinstance(item, Declared) or item.fixed)
             annotated = Annotated[(base, *annotations)] if annotations else base
             values = annotated if mark.values is None else mark.values
+            default = parameter.default if mark.manifest is _PUBLISHED else mark.manifest
+            if default is inspect.Parameter.empty:
+                fix = f"{name}: Annotated[float, hp()] = 0.1, say"
+                raise AlgorithmError(f"{cls.__name__}: {name} is declared by hp() and has no default. fix: {fix}.")
+            check(f"the default of {cls.__name__}: {name}", default, values, usual_of(values), AlgorithmError)
         if mark is not None or _is_declared(values) or name in plain:
             arguments[name] = values, parameter.default, mark
     return signature, arguments

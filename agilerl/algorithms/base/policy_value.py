@@ -133,5 +133,5 @@ def check_sharing(agent: OnPolicyAlgorithm, actor: EvolvableModule, critic_netwo
         )
     if agent.share_encoders and not is_shared:
         raise AlgorithmError(
-            f"{agent.algo}: share_encoders=True needs a SharedActorCritic as actor_network; or leave it out."
+            f"{agent.algo}: share_encoders=True needs a SharedActorCritic as actor_network. fix: leave it out."
         )

@@ -20,7 +20,7 @@ from agilerl.core.rng import Purpose, stream
 from agilerl.core.spaces import nested
 from agilerl.engine.protocol import Mask
 from agilerl.envs.returned import short
-from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, NotAvailableYetError, ShapeError
+from agilerl.errors import AlgorithmError, ArgumentError, NotAvailableYetError, ShapeError
 from agilerl.telemetry.evaluation import Evaluation
 
 ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
@@ -142,22 +142,26 @@ def _by_get_action(agent: Any, takes: set[str], obs: Any, mask: Mask = None) -> 
 
 
 def environment_actions(agent: Any, action: tree.Tree, count: int) -> Any:
-    """Return the result of a user's `get_action` as `count` actions of the agent's space, clipped to its bounds.
-    Raises ConfigError unless it is one action for each observation."""
-    space = agent.action_space
+    """Return `checked_actions` of the agent's space, clipped to its bounds."""
+    space, array = agent.action_space, checked_actions(agent, action, count, agent.action_space)
+    return np.clip(array, space.low, space.high) if isinstance(space, gym.spaces.Box) else array
+
+
+def checked_actions(agent: Any, action: tree.Tree, count: int, space: gym.Space[Any]) -> Any:
+    """Return the result of a user's `get_action` as `count` actions of the space, numbers of its own dtype if discrete.
+    Raises ShapeError unless it is one action for each observation."""
     if not isinstance(space, gym.Space) or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
         return action
     array = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
     shape = (count, *(space.shape or ()))
-    if array.dtype.kind not in "biuf" or array.size != math.prod(shape):
-        raise ConfigError(
+    is_discrete = not isinstance(space, gym.spaces.Box)
+    is_off = array.dtype.kind not in "biuf" or array.size != math.prod(shape)
+    if is_off or (is_discrete and (array != np.rint(array)).any()):
+        raise ShapeError(
             f"{type(agent).__name__}.get_action returned {short(action)} for {count} observations; expected one action "
-            f"of {space} for each. fix: an array of shape {shape}."
+            f"of {space} for each. fix: an array of {space.dtype}, of shape {shape}."
         )
-    array = array.reshape(shape)
-    if isinstance(space, gym.spaces.Box):
-        return np.clip(array, space.low, space.high)
-    return np.rint(array).astype(space.dtype)
+    return array.reshape(shape).astype(space.dtype if is_discrete else array.dtype)
 
 
 def _by_get_action_of_team(team: Any, takes: set[str], obs: Any, mask: Mask = None) -> Any:

@@ -84,7 +84,7 @@ def buffer_from_experiences(agent: OnPolicyAlgorithm, experiences: Any) -> Rollo
             )
     truncateds, finals = fields.get("truncateds"), fields.get("final_observations")
     if truncateds is not None and (finals is None or len(truncateds) != steps or len(finals) != steps):
-        raise ShapeError("truncateds and final_observations must both have one entry for each observation.")
+        raise ShapeError("truncateds and final_observations need one entry for each observation. fix: add them.")
     space = agent.observation_space
     rewards = [np.asarray(_array(r), np.float64).reshape(-1) for r in fields["rewards"]]
     lanes = len(rewards[0])
@@ -135,7 +135,7 @@ def entries_of(experiences: Any, algo: str, fix: str) -> dict[str, Any]:
         )
     missing = [name for name in FIELDS if fields.get(name) is None]
     if missing:
-        raise ShapeError(f"{algo}.learn got experiences without {', '.join(missing)}.")
+        raise ShapeError(f"{algo}.learn got experiences without {', '.join(missing)}. fix: add them.")
     return fields
 
 
@@ -198,7 +198,7 @@ def _actions(space: gym.Space[Any], actions: Any, lanes: int) -> np.ndarray:
     """
     array, wanted = _array(actions), (lanes, *stored_shape(space))
     if array.size != np.prod(wanted, dtype=int):
-        raise ShapeError(f"PPO.learn got actions of shape {array.shape}; expected {wanted}, as of get_action.")
+        raise ShapeError(f"PPO.learn got actions of shape {array.shape}; expected {wanted}. fix: those of get_action.")
     array = array.reshape(wanted)
     if isinstance(space, gym.spaces.Discrete):
         check_discrete_actions(torch.as_tensor(array), int(space.n), "PPO.learn")

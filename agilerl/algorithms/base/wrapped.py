@@ -27,11 +27,14 @@ from agilerl.core.checkpoint import load_tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam, StepBatch, TeamObservations
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, warn_once
 from agilerl.telemetry.evaluation import Callback
 
 ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
 Statistics = Any  # RunningMeanStd, None for a part that is not normalised, or a dict or tuple of these
+TEST_DEFAULTS = {
+    "swap_channels": False, "max_steps": None, "loop": 1, "vectorized": True, "callback": None, "by_agent": False,
+}  # fmt: skip
 OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming", "_is_team", "_is_on_policy"}
 
 
@@ -144,11 +147,20 @@ class AgentWrapper(Predicting):
         """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
 
         The training mode is restored and the result is appended to `fitness`. See `RLAlgorithm.test`. With `by_agent`
-        the returns of each agent [M] are returned, and their mean is appended.
+        the returns of each agent [M] are returned, and their mean is appended. A `test` of one agent's
+        own class gets an environment whose observations are transformed.
         """
-        return run_test(
-            self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
-        )
+        options: dict[str, Any] = {"swap_channels": swap_channels, "max_steps": max_steps, "loop": loop}
+        options |= {"vectorized": vectorized, "callback": callback, "by_agent": by_agent}
+        own_test = overrides(self.agent, "test")
+        if own_test and is_team(self):
+            name = type(self.unwrapped).__name__
+            text = f"{type(self).__name__} scores by its own episodes, not by {name}.test. fix: no wrapper, or its own."
+            warn_once(f"test of {name}", text)
+        elif own_test:
+            changed = {name: value for name, value in options.items() if value != TEST_DEFAULTS[name]}
+            return self.agent.test(Observed(self, env), **changed)
+        return run_test(self, env, **options)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """Return an independent copy of wrapper and agent."""
@@ -257,6 +269,18 @@ class Recording(Around):
     def finish(self, obs: Any) -> None:
         """Complete the rollout; `obs` follows its last step."""
         self.inner.finish(self.wrapper.observe(obs))
+
+
+class Observed(Around):
+    """The wrapped agent's view of an environment."""
+
+    def reset(self, *args: Any, **options: Any) -> Any:
+        obs, *rest = self.inner.reset(*args, **options)
+        return self.wrapper._shown(obs), *rest
+
+    def step(self, actions: Any) -> Any:
+        obs, *rest = self.inner.step(actions)
+        return self.wrapper._shown(obs), *rest
 
 
 class ObservedMemory(Around):

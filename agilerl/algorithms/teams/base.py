@@ -40,7 +40,7 @@ from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
 from agilerl.envs.masks import MASK
 from agilerl.envs.observed_masks import parted
 from agilerl.envs.protocol import AGENTS, PRESENT, TeamObservations
-from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork
@@ -137,7 +137,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         group = agent_id if agent_id in self.grouped_agents else group_of(agent_id)
         if group not in self.grouped_agents:
             raise ConfigError(
-                f"{self.algo}: {unknown_name('agent', agent_id, [*self.agent_ids, *self.grouped_agents])}"
+                f"{self.algo}: {unknown_choice('agent', agent_id, [*self.agent_ids, *self.grouped_agents])}"
             )
         return group
 
@@ -349,7 +349,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
                     fields[name] = TeamObservations(fields[name], present)  # type: ignore[arg-type]  # tensors will do
         else:
             optional = experiences.more if isinstance(experiences, TeamExperiences) else {}
-            fields = {**dict(zip(FIELDS, experiences, strict=False)), **optional}
+            fields = {**dict(zip(FIELDS, () if experiences is None else experiences, strict=False)), **optional}
         missing = [name for name in FIELDS if name not in fields]
         if missing:
             raise ShapeError(

@@ -29,7 +29,7 @@ from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Network, TransitionBatch, UpdateEngine
 from agilerl.engine.recipes import AgentLayout, GroupLayout, TeamActorCriticRecipe
 from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_action
 from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.configs import NetConfig
@@ -341,7 +341,7 @@ def _part_of(team: Team, config: Mapping[str, Any], group: str) -> Mapping[str, 
     unknown = [key for key in config if key not in names]
     if unknown:
         raise ConfigError(
-            f"{team.algo}: net_config has parts by name, and {unknown_name('agent', str(unknown[0]), names)}"
+            f"{team.algo}: net_config has parts by name, and {unknown_choice('agent', str(unknown[0]), names)}"
         )
     part = next((config[name] for name in (group, *team.grouped_agents[group]) if name in config), None)
     if part is None:
@@ -383,7 +383,7 @@ def noise_by_component(team: Team, name: str, given: Noise) -> float | np.ndarra
     names = [*team.agent_ids, *team.grouped_agents]
     unknown = [str(key) for key in given if key not in names]
     if unknown:
-        raise ConfigError(f"{team.algo}, {name}: {unknown_name('agent', unknown[0], names)}")
+        raise ConfigError(f"{team.algo}, {name}: {unknown_choice('agent', unknown[0], names)}")
     parts = [np.zeros(0)]
     for agent, one in zip(team.actions.agents, team.actions.each, strict=True):
         values = given.get(agent, given.get(team.get_group_id(agent)))

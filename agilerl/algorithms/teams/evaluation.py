@@ -16,7 +16,7 @@ from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam
 from agilerl.envs.team import MASKED, nothing
-from agilerl.errors import ShapeError, unknown_name
+from agilerl.errors import ShapeError, unknown_choice, unknown_name
 
 
 def as_defined(team: ActingTeam, agent: str, action: np.ndarray, info: object) -> np.ndarray:
@@ -56,6 +56,8 @@ def observed(team: ActingTeam, obs: Mapping[str, Any]) -> tuple[dict[str, Any], 
     Raises:
         ShapeError: no agent, an unknown agent, or batches of different length.
     """
+    if not isinstance(obs, Mapping):
+        raise ShapeError(f"{team.algo} got {type(obs).__name__} for observations. fix: {{agent: observation}}.")
     unknown = [agent for agent in obs if agent not in team.possible_observation_spaces]
     if unknown or not obs:
         what = "no agent was observed"
@@ -130,7 +132,7 @@ def masks_of(
     for agent, info in {**_with_masks(beside), **_with_masks(infos)}.items():
         agent_mask = info[MASKED[1]]
         if agent not in team.actions.masks:
-            raise ShapeError(f"{team.algo}, action masks: {unknown_name('agent', str(agent), team.agent_ids)}")
+            raise ShapeError(f"{team.algo}, action masks: {unknown_choice('agent', str(agent), team.agent_ids)}")
         columns, space = team.actions.masks[agent], team.possible_action_spaces[agent]
         if not columns.stop - columns.start:
             raise ShapeError(f"{team.algo}: a mask of {agent}, whose {space} is not discrete. fix: leave it out.")

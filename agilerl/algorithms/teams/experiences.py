@@ -17,7 +17,7 @@ from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.team import by_name
-from agilerl.errors import ShapeError, unknown_name
+from agilerl.errors import ShapeError, unknown_choice
 
 BY_STEP = (*FIELDS[:6], *EXTRA, "action_masks", "final_values")
 
@@ -109,7 +109,7 @@ def _named(team: ActingTeam, experiences: Mapping[str, Any] | Sequence[Any]) -> 
     shown = (*team.agent_ids, STATE)  # the state belongs to no agent
     unknown = [a for name in BY_STEP if fields.get(name) for a in fields[name] if a not in shown]
     if unknown:
-        raise ShapeError(f"{team.algo}.learn: {unknown_name('agent', str(unknown[0]), team.agent_ids)}")
+        raise ShapeError(f"{team.algo}.learn: {unknown_choice('agent', str(unknown[0]), team.agent_ids)}")
     return fields
 
 

@@ -16,7 +16,7 @@ from agilerl.algorithms.base.building import check_memory
 from agilerl.algorithms.teams.actions import ActingTeam
 from agilerl.algorithms.teams.names import Named, group_of
 from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules.base import ModuleDict
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.base import EvolvableNetwork
@@ -55,7 +55,7 @@ def networks_by_group(team: ActingTeam, argument: str, given: Networks) -> dict[
     for name, network in () if given is None else given.items():
         group = group_of(str(name)) if name in team.agent_ids else str(name)
         if group not in groups:
-            raise ConfigError(f"{team.algo}, {argument}: {unknown_name('group', str(name), groups)}")
+            raise ConfigError(f"{team.algo}, {argument}: {unknown_choice('group', str(name), groups)}")
         if networks.get(group, network) is not network:
             raise ConfigError(
                 f"{team.algo}: {argument} has two networks for the group {group!r}, whose agents share one. "

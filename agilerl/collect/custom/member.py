@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.predict import environment_actions
+from agilerl.algorithms.base.predict import checked_actions, environment_actions
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import overrides, overrides_learn, unwrapped
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
@@ -97,7 +97,7 @@ class CustomMember:
             return np.asarray(action)
         if self._is_algorithm:
             return np.asarray(environment_actions(self.agent, action, lanes.num_lanes))
-        return np.asarray(action).reshape(lanes.num_lanes, *(space.shape or ()))
+        return np.asarray(checked_actions(self.agent, action, lanes.num_lanes, space))
 
     def environment_action(self, action: np.ndarray) -> Any:
         """Convert stored actions to the environment's format."""

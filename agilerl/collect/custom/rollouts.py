@@ -18,6 +18,7 @@ from agilerl.collect.teams.idle_agents import ends_of_agents, without_terminated
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree as trees
 from agilerl.core.options import LoopOptions
+from agilerl.core.ranges import StepsPerUpdate, check
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.returned import short
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
@@ -61,6 +62,7 @@ class CustomGeneration:
         self.shard, self.lanes, self.options, self.env, self.collect = shard, lanes, options, env, collect
         self.tally = Tally()
         learn_step = member.learn_step if hasattr(member.agent, "learn_step") else LEARN_STEP
+        check("learn_step", learn_step, StepsPerUpdate, LEARN_STEP)
         self.length = -(-int(learn_step) // lanes.num_lanes)
         if member.is_recurrent and not member.records:
             method, way = "get_action()", "override explore(outputs, draws, epsilon, mask)"

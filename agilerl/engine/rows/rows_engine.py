@@ -24,6 +24,7 @@ from agilerl.engine.rows.cohort import Cohort, Rows
 from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
 from agilerl.engine.rows.native import NativeUpdates
 from agilerl.engine.rows.native_forward import native_forward
+from agilerl.errors import AlgorithmError, unknown_choice
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranks import ONE, Ranks
@@ -244,6 +245,14 @@ class _Step:
     units: list[Unit]
 
 
+class Programs(dict[Any, Any]):
+    """Functions by the names of their networks; AlgorithmError for an unknown one."""
+
+    def __missing__(self, key: Any) -> Any:
+        names = {name if isinstance(name, str) else name[0] for name in self}
+        raise AlgorithmError(unknown_choice("network", key if isinstance(key, str) else key[0], names))
+
+
 class RowsEngine:
     """`UpdateEngine` over rows: networks, targets, optimisers and hyperparameters of several members.
 
@@ -292,11 +301,11 @@ class RowsEngine:
         first = self.cohorts[0]
         self.dtype, self.device = first.dtype, first.device
         self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
-        self._network: dict[str | tuple[str, ...], Network] = {}
-        self._target: dict[str | tuple[str, ...], Network] = {}
-        self._through: dict[str, Network] = {}
+        self._network: dict[str | tuple[str, ...], Network] = Programs()
+        self._target: dict[str | tuple[str, ...], Network] = Programs()
+        self._through: dict[str, Network] = Programs()
         self._through_each: dict[tuple[str, ...], Callable[[Sequence[tuple[Any, ...]]], Tensor]] = {}
-        self._frozen: dict[tuple[str, bool], Network] = {}
+        self._frozen: dict[tuple[str, bool], Network] = Programs()
         self._both: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {}
         for unit in self._units.values():
             self._make_programs(unit)

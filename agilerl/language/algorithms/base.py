@@ -29,7 +29,7 @@ from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.core.signatures import also_takes, construct
 from agilerl.engine.protocol import UpdateResult
-from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError, unknown_name, warn_once
+from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError, unknown_choice, warn_once
 from agilerl.language.algorithms.batches import TextBatch
 from agilerl.language.algorithms.scoring import scores_by_item
 from agilerl.language.base import BaseModel, load_base
@@ -98,7 +98,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
             raise ConfigError(f"rollout_backend must be one of {[*BACKENDS, 'vllm']}; got {rollout_backend!r}.")
         self.micro_batch_size, self.rollout_backend = micro_batch_size, rollout_backend
         if lr_schedule not in get_args(Schedule):
-            raise ConfigError(unknown_name("schedule", str(lr_schedule), get_args(Schedule)))
+            raise ConfigError(unknown_choice("schedule", str(lr_schedule), get_args(Schedule)))
         self.lr_schedule, self.progress = lr_schedule, 0.0
         self.actor = self._policy(actor_network, model_name, tokenizer, lora_config)
         if pad_token is not None:

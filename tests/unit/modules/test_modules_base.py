@@ -164,7 +164,7 @@ def test_unknown_activation_names_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'ReLU'"):
         activation("Relu")
     with pytest.raises(
-        ConfigError, match=r"^activation 'Softmax' is for outputs; hidden layers take ReLU, ELU, .*, Identity$"
+        ConfigError, match=r"^'Softmax' is for outputs; hidden layers take ReLU, ELU, .*, Identity\. fix: ReLU\.$"
     ):
         EvolvableMLP(2, 2, [4], activation="Softmax")
 

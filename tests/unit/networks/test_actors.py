@@ -132,7 +132,7 @@ def test_action_spaces_without_a_policy_are_refused_by_name() -> None:
         StochasticActor(OBS, spaces.Box(-np.inf, np.inf, (2,)), squash_output=True)
     with pytest.raises(
         AlgorithmError,
-        match=r"^DeterministicActor takes Box, Discrete or MultiDiscrete; got MultiBinary\(3\)\.$",
+        match=r"^DeterministicActor takes Box or \(Multi\)Discrete; got MultiBinary\(3\)\. fix: PPO\.$",
     ):
         DeterministicActor(OBS, spaces.MultiBinary(3))
     with pytest.raises(ConfigError, match="squash_output=True is for Box actions"):

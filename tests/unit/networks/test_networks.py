@@ -162,7 +162,7 @@ def test_an_encoder_of_your_own_has_no_latent_mutations() -> None:
     net = QNetwork(BOX, TWO, encoder_cls=Plain)
     assert "add_latent_node" not in net.mutation_methods
     assert net(np.zeros(4)).shape == (1, 2)
-    with pytest.raises(ConfigError, match="pass encoder_cls"):
+    with pytest.raises(ConfigError, match="fix: encoder_cls="):
         QNetwork.from_spec(net.spec())
     assert QNetwork.from_spec(net.spec(), encoder_cls=Plain).latent_dim == 64
 

@@ -73,7 +73,7 @@ def test_something_without_a_hook_is_refused_with_the_nearest_name(tmp_path: Any
     class Misspelt:
         def on_generatoin(self, record: Any) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"callback Misspelt has none of the hooks .* Did you mean 'on_generation'\?"):
+    with pytest.raises(ConfigError, match=r"callback Misspelt has none of the hooks .* fix: a method on_generation"):
         agilerl.train("CartPole-v1", "DQN", out=tmp_path, callbacks=[Misspelt()], **SMALL)
 
 
