@@ -57,7 +57,7 @@ EDGES = (1, 7, 8, 15, 16, 17, 31, 32, 33)
 WIDTHS = [np.array([n for n in (*EDGES, *EDGES, *range(1, 41)) if n <= most]) for most in (8, 17, 17, 40)]
 BATCHES = [[n for n in (*EDGES, 63, 64, 65, *range(1, 71)) if n <= most] for most in (8, 17, 17, 33, 70)]
 DEPTHS = (1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 6, MAX_DEPTH)
-LAYER = 9  # integers that describe a layer: inputs, outputs, activation, norm, weight, weight_row, bias, gain, shift
+LAYER = 18  # integers that describe a layer, in the order of the fields of `native.Layer`
 NETWORKS = {
     Forward: ("member",), TemporalDifference: ("member",), PolicyGradient: ("policy", "critic"),
     ActorCritic: ("actor", "encoder", "head"), SoftActorCritic: ("actor", "encoder", "head"), TeamActorCritic: (),
@@ -195,11 +195,36 @@ def _mixed(number: int) -> int:
     return (number ^ (number >> 31)) >> 1
 
 
-def networks(draws: Draws, count: int, inputs: Any, outputs: int, start: Any = 0, min_depth: int = 1) -> Networks:
+def convolution(draws: Draws, inputs: int) -> list[int]:
+    """Return sizes of a convolution, the last fields of its layer, that reads images of `inputs` numbers."""
+    channels = draws.one_of([n for n in range(1, inputs + 1) if inputs % n == 0])
+    height = draws.one_of([n for n in range(1, inputs // channels + 1) if inputs // channels % n == 0])
+    size, padding = (height, inputs // channels // height), [draws.below(2), draws.below(2)]
+    kernel = [1 + draws.below(min(3, n + 2 * pad)) for n, pad in zip(size, padding, strict=True)]
+    return [channels, *size, *kernel, 1 + draws.below(2), 1 + draws.below(2), *padding]
+
+
+def positions(layers: Any) -> Any:
+    """Return the outputs of each channel, 1 of a dense layer, of layers [..., LAYER]."""
+    size, kernel, stride, padding = (layers[..., k : k + 2] for k in (10, 12, 14, 16))
+    return ((size + 2 * padding - kernel) // np.maximum(stride, 1) + 1).prod(-1)
+
+
+def weights(layers: Any) -> tuple[Any, Any]:
+    """Return the terms and units, columns and rows of the weights, of layers [..., LAYER]."""
+    channels = layers[..., 9]
+    terms = np.where(channels > 0, channels * layers[..., 12:14].prod(-1), layers[..., 0])
+    return terms, layers[..., 1] // positions(layers)
+
+
+def networks(
+    draws: Draws, count: int, inputs: Any, outputs: int, start: Any = 0, min_depth: int = 1, reads_images: bool = False
+) -> Networks:
     """Draw networks of `count` members; depths differ in every fourth shape.
 
     Args:
         inputs: of all, or of each [count]. start: first column of a row for the parameters, of all or of each.
+        reads_images: begin every second one of several layers by a convolution.
     """
     deepest = max(draws.one_of(DEPTHS), min_depth)
     depths = np.full(count, deepest)
@@ -209,9 +234,16 @@ def networks(draws: Draws, count: int, inputs: Any, outputs: int, start: Any = 0
     used = np.arange(deepest) < depths[:, None]
     widths = draws.widths(count, deepest + 1)
     widths[:, 0], widths[np.arange(count), depths] = inputs, outputs
+    layers = np.zeros((count, deepest, LAYER), np.int64)
+    if reads_images and depths.min() > 1 and draws.chance(2):
+        layers[:, 0, 9:] = convolution(draws, inputs)
+        widths[:, 1] = (1 + draws.array(6, count)) * positions(layers[:, 0])
     before, after = widths[:, :-1], widths[:, 1:]
     norm = draws.array(2, count, deepest) if draws.chance(2) else np.zeros_like(before)
+    norm = norm * (layers[..., 9] == 0)
     is_dense = not draws.chance(3)
+    layers[..., 0], layers[..., 1] = before, after
+    before, after = weights(layers)
     if is_dense:
         row, column = before, after
         size = column * (row + 1 + 2 * norm) * used
@@ -221,8 +253,6 @@ def networks(draws: Draws, count: int, inputs: Any, outputs: int, start: Any = 0
         size = column * (row + 3) + draws.below(4)
     ends = size.cumsum(-1) + np.reshape(start, (-1, 1))
     described = np.zeros((count, 1 + MAX_DEPTH * LAYER), np.int64)
-    layers = np.empty((count, deepest, LAYER), np.int64)
-    layers[..., 0], layers[..., 1] = before, after
     layers[..., 2], layers[..., 3] = draws.array(len(ACTIVATIONS), count, deepest), norm
     layers[..., 4], layers[..., 5] = ends - size, row
     layers[..., 6] = layers[..., 4] + column * row
@@ -238,12 +268,12 @@ def parameters(parts: Iterable[Networks], count: int, stride: int) -> Any:
     for part in parts:
         member, layer = np.nonzero(part.used)
         chosen = part.layers[member, layer]
-        outputs, base = chosen[:, 1], member * stride
+        (inputs, outputs), base = weights(chosen), member * stride
         each = np.repeat(np.arange(len(chosen)), outputs)
         row = np.arange(len(each)) - np.repeat(outputs.cumsum() - outputs, outputs)
         weight = base[each] + chosen[each, 4] + row * chosen[each, 5]
         begins.append(weight)
-        ends.append(weight + chosen[each, 0])
+        ends.append(weight + inputs[each])
         for column in (6, 7, 8):
             exists = slice(None) if column == 6 else chosen[:, 3] > 0
             begin = (base + chosen[:, column])[exists]
@@ -324,7 +354,7 @@ def chosen_and_legal(draws: Draws, choices: int, name: str) -> Fields:
 def forward(draws: Draws) -> Shape:
     """Draw a forward pass."""
     count, inputs, outputs = draws.members, draws.width(), draws.width()
-    nets = networks(draws, count, inputs, outputs)
+    nets = networks(draws, count, inputs, outputs, reads_images=True)
     rows = {name: x for name, x in state(draws, "rows", [nets]).items() if name == "rows.value"}
     fields = rows | {
         "member": (nets.described, 0),
@@ -337,7 +367,7 @@ def forward(draws: Draws) -> Shape:
 def td(draws: Draws) -> Shape:
     """Draw temporal-difference updates: double or not, with masks, with the conservative term."""
     count, inputs, actions = draws.members, draws.width(), 1 + draws.below(12)
-    nets = networks(draws, count, inputs, actions)
+    nets = networks(draws, count, inputs, actions, reads_images=True)
     fields = {"member": (nets.described, 0)} | state(draws, "rows", [nets]) | transitions(draws, inputs, ["loss"])
     fields |= chosen_and_legal(draws, actions, "action")
     if draws.chance(3):
@@ -350,7 +380,7 @@ def actor_critic(draws: Draws) -> Shape:
     """Draw updates of deterministic actors with one or two critics, which share the actor's encoder or not."""
     count, inputs, actions, twins = draws.members, draws.width(), 1 + draws.below(5), 1 + draws.below(2)
     shared = draws.below(3) if draws.chance(2) else 0
-    actor = networks(draws, count, inputs, actions, min_depth=shared + 1)
+    actor = networks(draws, count, inputs, actions, min_depth=shared + 1, reads_images=True)
     fields = {"actor": (actor.described, 0)} | state(draws, "rows", [actor])
     fields |= critics(draws, actor, inputs, actions, 1, shared, twins, has_encoder=not shared)
     fields |= transitions(draws, inputs, ["loss", "actor_loss"])
@@ -390,7 +420,7 @@ def soft_actor_critic(draws: Draws) -> Shape:
     count, inputs, is_discrete = draws.members, draws.width(), draws.chance(2)
     choices, actions = (1 + draws.below(9), 0) if is_discrete else (0, 1 + draws.below(5))
     shared = draws.below(3) if draws.chance(2) else 0
-    actor = networks(draws, count, inputs, choices or 2 * actions, min_depth=shared + 1)
+    actor = networks(draws, count, inputs, choices or 2 * actions, min_depth=shared + 1, reads_images=True)
     fields = {"actor": (actor.described, 0)} | state(draws, "rows", [actor])
     has_encoder = not shared and draws.chance(2)
     fields |= critics(draws, actor, inputs, actions, choices or 1, shared, 2, has_encoder)
@@ -421,8 +451,8 @@ def policy_gradient(draws: Draws) -> Shape:
     components, samples = 1 + draws.below(3), draws.width()
     sizes = np.array([1 + draws.below(7) for _ in range(components)])
     width = int(sizes.sum()) if is_discrete else 2 * components
-    policy = networks(draws, count, inputs, width)
-    critic = networks(draws, count, inputs, 1, policy.ends)
+    policy = networks(draws, count, inputs, width, reads_images=True)
+    critic = networks(draws, count, inputs, 1, policy.ends, reads_images=True)
     fields = {"policy": (policy.described, 0), "critic": (critic.described, 0)} | state(draws, "rows", [policy, critic])
     del fields["rows.target"]
     lead = draws.updates, count, draws.batch
@@ -800,9 +830,18 @@ def plain_forward(described: Any, row: Any, x: Any) -> Any:
     """Return the outputs [R, O] of one member's network for inputs x [R, I], in float64."""
     row, x = row.astype(np.float64), x.astype(np.float64)
     for layer in described[1:].reshape(MAX_DEPTH, LAYER)[: described[0]].tolist():
-        inputs, outputs, activation, norm, weight, weight_row, bias, gain, shift = layer
-        rows = weight + weight_row * np.arange(outputs)[:, None] + np.arange(inputs)
-        x = x @ row[rows].T + row[bias : bias + outputs]
+        _, outputs, activation, norm, weight, weight_row, bias, gain, shift, channels, *sizes = layer
+        terms, units = (int(n) for n in weights(np.array(layer)))
+        rows = weight + weight_row * np.arange(units)[:, None] + np.arange(terms)
+        if channels:
+            size, kernel, stride, padding = (sizes[k : k + 2] for k in (0, 2, 4, 6))
+            images = np.pad(x.reshape(-1, channels, *size), ((0, 0), (0, 0), *((n, n) for n in padding)))
+            windows = np.lib.stride_tricks.sliding_window_view(images, kernel, (2, 3))  # type: ignore[arg-type]
+            windows = windows[:, :, :: stride[0], :: stride[1]].transpose(0, 2, 3, 1, 4, 5)
+            x = windows.reshape(*windows.shape[:3], terms) @ row[rows].T + row[bias : bias + units]
+            x = np.moveaxis(x, -1, 1).reshape(len(x), outputs)
+        else:
+            x = x @ row[rows].T + row[bias : bias + outputs]
         if norm:
             x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
             x = x * row[gain : gain + outputs] + row[shift : shift + outputs]

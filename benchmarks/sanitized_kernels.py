@@ -72,6 +72,9 @@ def population(
     for index in range(count):
         encoder, head = ({"hidden_size": sizes.integers(1, 50, n).tolist(), "min_mlp_nodes": 1, **parts} for n in depth)
         latent = latent if more else int(sizes.integers(1, 40))  # critics of one group read as many features
+        if len(obs.shape) == 3:  # members of one group have equal convolutions
+            encoder = {"channel_size": [3 + number % 5, 6], "kernel_size": 2, "stride_size": [1 + number % 2, 1]}
+            encoder |= {"padding_size": 1, "min_channel_size": 1, "activation": parts["activation"]}
         config = {"latent_dim": latent, "min_latent_dim": 1, "encoder_config": encoder, "head_config": head}
         agent = kind(obs, space, index=index, seed=index, net_config=config, **more)
         for name in agent.registry.all_registered():
@@ -189,7 +192,9 @@ def fuzz(shapes: int, seed: int) -> None:
         library, masked = libraries[int(rng.integers(len(libraries)))], bool(rng.integers(2))
         parts = {"activation": str(rng.choice(native.ACTIVATIONS)), "layer_norm": bool(rng.integers(2))}
         depth = [int(n) for n in rng.integers(1, 4, 2)]
-        obs = gym.spaces.Box(-1, 1, (inputs,))
+        is_image = bool(rng.integers(2))
+        obs = gym.spaces.Box(-1, 1, tuple(int(n) for n in rng.integers(1, 6, 3)) if is_image else (inputs,))
+        inputs = int(np.prod(obs.shape))
         space: Any = gym.spaces.Discrete(int(rng.integers(1, 12)))
         turn = number // 8
         if kind is PPO and turn % 2:
