@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium as gym
@@ -201,3 +202,12 @@ def test_declarations_and_keys_are_answered_in_one_sentence(options: dict[str, A
 def test_a_wrong_value_comes_with_a_fix(call: Any) -> None:
     with pytest.raises(AgileRLError, match=r" fix: .+\.$"):
         call()
+
+
+def test_the_best_agent_of_a_run_says_that_it_normalises_observations(tmp_path: Path) -> None:
+    options = {"learn_step": 32, "normalize_observations": True, "training.evo_steps": 64, "confirm_episodes": 0}
+    run = short(env="CartPole-v1", algo="PPO", out=tmp_path, **{**options, "training.eval_episodes": 1})
+    best, trained = agilerl.load(run.path).best, run.best
+    assert best.normalize_observations
+    for key in ("mean", "var"):
+        np.testing.assert_allclose(best.observation_statistics[key], trained.observation_statistics[key], rtol=1e-5)
