@@ -211,3 +211,10 @@ def test_the_best_agent_of_a_run_says_that_it_normalises_observations(tmp_path: 
     assert best.normalize_observations
     for key in ("mean", "var"):
         np.testing.assert_allclose(best.observation_statistics[key], trained.observation_statistics[key], rtol=1e-5)
+
+
+def test_the_examples_of_the_page_on_errors_print_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+    (code,), (output,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "text"))
+    exec(code, {})
+    assert capsys.readouterr().out == output
