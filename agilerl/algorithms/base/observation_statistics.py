@@ -87,22 +87,22 @@ class ObservationStatistics(dict[str, Any]):
             mean, var = (np.concatenate([by_group[name][key] for name in names]) for key in ("mean", "var"))
             network.set_observation_statistics(mean, var)
 
+    @classmethod
+    def begin(cls, readers: Readers, is_asked: bool) -> Self | None:
+        """Enable normalisation in the networks that read observations. Return the statistics to begin with, those of
+        loaded policies or empty; None if the agent does not normalise.
 
-def begin_normalising(readers: Readers, is_asked: bool) -> ObservationStatistics | None:
-    """Enable normalisation in the networks that read observations. Return the statistics to begin with, those of
-    loaded policies or empty; None if the agent does not normalise.
-
-    Args:
-        is_asked: whether the agent normalises. Otherwise the other networks follow loaded policies that do.
-    """
-    policies = {names[0]: network for network, names in reversed(readers)}
-    loaded = ObservationStatistics.in_networks(policies)
-    for network, names in readers:
-        leads = [policies[name] for name in names if name in policies and policies[name].normalize_observations]
-        width = sum(sum(lead.vector_widths) for lead in leads)  # a new critic that reads other columns is untrained
-        follows = not is_asked and len(leads) == len(names) and width == sum(network.vector_widths) > 0
-        if is_asked or follows:
-            network.normalize_observations = True
-        for name in ("obs_mean", "obs_scale") if follows else ():
-            network.get_buffer(name).copy_(torch.cat([lead.get_buffer(name) for lead in leads]))
-    return loaded if is_asked or loaded else None
+        Args:
+            is_asked: whether the agent normalises. Otherwise the other networks follow loaded policies that do.
+        """
+        policies = {names[0]: network for network, names in reversed(readers)}
+        loaded = cls.in_networks(policies)
+        for network, names in readers:
+            leads = [policies[name] for name in names if name in policies and policies[name].normalize_observations]
+            width = sum(sum(lead.vector_widths) for lead in leads)  # a new critic that reads other columns is untrained
+            follows = not is_asked and len(leads) == len(names) and width == sum(network.vector_widths) > 0
+            if is_asked or follows:
+                network.normalize_observations = True
+            for name in ("obs_mean", "obs_scale") if follows else ():
+                network.get_buffer(name).copy_(torch.cat([lead.get_buffer(name) for lead in leads]))
+        return loaded if is_asked or loaded else None

@@ -15,13 +15,7 @@ from torch import Tensor, nn
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import Declared, hp
-from agilerl.algorithms.base.observation_statistics import (
-    ALONE,
-    ObservationStatistics,
-    Readers,
-    RunningStatistics,
-    begin_normalising,
-)  # fmt: skip
+from agilerl.algorithms.base.observation_statistics import ALONE, ObservationStatistics, Readers, RunningStatistics
 from agilerl.algorithms.base.policy_gradient import PolicyUnit, policy_gradient
 from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, AdaptiveRate, Schedule, scheduled
 from agilerl.components.rollout_store import RolloutStore
@@ -311,7 +305,7 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
 
     def _begin_normalising(self) -> None:
         """Enable normalisation if `normalize_observations`, or if loaded policies normalise."""
-        statistics = begin_normalising(self._readers(), self.normalize_observations)
+        statistics = ObservationStatistics.begin(self._readers(), self.normalize_observations)
         self.normalize_observations = statistics is not None
         self.observation_statistics = statistics or ObservationStatistics()
 
