@@ -15,7 +15,7 @@ from torch import Tensor, nn, optim
 from agilerl.algorithms.base import policy_value, rollouts
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
-from agilerl.algorithms.base.observation_statistics import ALONE, Readers, begin_normalising
+from agilerl.algorithms.base.observation_statistics import ALONE, Readers
 from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm, OnPolicyOptions, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_actions import (
@@ -169,7 +169,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
         self._begin()
         self._build(actor_network, critic_network, units)
-        begin_normalising(self._readers(), self.normalize_observations)
+        self._begin_normalising()
         self._register()
 
     # --- construction ----------------------------------------------------------------------------------------------

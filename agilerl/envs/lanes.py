@@ -211,9 +211,7 @@ class SyncLanes(LocalLanes):
     def _step_lanes(self, actions: Any, active: np.ndarray | None) -> StepBatch:
         actions = by_lane(self.single_action_space, actions)
         if len(actions) != self.num_lanes:
-            raise ShapeError(
-                f"actions must have one row per lane, {self.num_lanes}; got {len(actions)}. fix: one each."
-            )
+            raise ShapeError(f"actions need one row per lane, {self.num_lanes}; got {len(actions)}. fix: one each.")
         obs = trees.copy(self.last_obs)
         reward = np.zeros(self.num_lanes)
         terminated, truncated = np.zeros((2, self.num_lanes), dtype=bool)

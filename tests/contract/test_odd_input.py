@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium as gym
@@ -158,7 +159,7 @@ BOX = spaces.Box(-1, 1, (2,))
 @pytest.mark.parametrize(("call", "text"), [
     (lambda team: team.get_action(np.zeros((2, 4))), r"MADDPG got ndarray for observations. fix: \{agent:"),
     (lambda team: team.learn(None), r"MADDPG.learn got experiences without states.* fix"),
-    (lambda _: TD3(OBS, BOX, expl_noise=np.ones(5)), r"TD3: expl_noise has shape \(5,\), and an action 2 components"),
+    (lambda _: TD3(OBS, BOX, expl_noise=np.ones(5)), r"TD3: expl_noise has shape \(5,\)\. fix: a number, or 2"),
 ])  # fmt: skip
 def test_arguments_of_another_form_are_named(call: Any, text: str) -> None:
     team = MADDPG([OBS, OBS], [ACTIONS, ACTIONS], agent_ids=["a", "b"], seed=1)
@@ -201,3 +202,20 @@ def test_declarations_and_keys_are_answered_in_one_sentence(options: dict[str, A
 def test_a_wrong_value_comes_with_a_fix(call: Any) -> None:
     with pytest.raises(AgileRLError, match=r" fix: .+\.$"):
         call()
+
+
+@pytest.mark.thorough
+def test_the_best_agent_of_a_run_says_that_it_normalises_observations(tmp_path: Path) -> None:
+    options = {"learn_step": 32, "normalize_observations": True, "training.evo_steps": 64, "confirm_episodes": 0}
+    run = short(env="CartPole-v1", algo="PPO", out=tmp_path, **{**options, "training.eval_episodes": 1})
+    best, trained = agilerl.load(run.path).best, run.best
+    assert best.normalize_observations
+    for key in ("mean", "var"):
+        np.testing.assert_allclose(best.observation_statistics[key], trained.observation_statistics[key], rtol=1e-5)
+
+
+def test_the_examples_of_the_page_on_errors_print_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+    (code,), (output,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "text"))
+    exec(code, {})
+    assert capsys.readouterr().out == output

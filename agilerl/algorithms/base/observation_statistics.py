@@ -14,6 +14,7 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranks import ONE, Ranks
 
 EPSILON = 1e-8  # added to variances where observations are scaled
+LOADED_ROWS = 10_000  # weight of a loaded policy's statistics against further observations
 ALONE = ""  # name of the statistics of an agent without groups
 Readers = Sequence[tuple[EvolvableNetwork, Sequence[str]]]
 """Networks, policies first, and the names of the statistics of their inputs, part by part."""
@@ -69,6 +70,16 @@ class ObservationStatistics(dict[str, Any]):
         entries = {name: {key: state[key] for key in ("mean", "var", "count")} for name, state in states.items()}
         return cls(entries.get(ALONE, entries))
 
+    @classmethod
+    def in_networks(cls, policies: Mapping[str, EvolvableNetwork]) -> Self:
+        """Read those of the policies; empty unless all of them normalise. Their count is not saved: `LOADED_ROWS`."""
+        entries = {}
+        for name, network in policies.items():
+            if network.normalize_observations and network.get_buffer("obs_mean").any():
+                mean, scale = (network.get_buffer(x).double().cpu().numpy() for x in ("obs_mean", "obs_scale"))
+                entries[name] = {"mean": mean, "var": scale**-2 - EPSILON, "count": LOADED_ROWS}
+        return cls(entries.get(ALONE, entries) if len(entries) == len(policies) else {})
+
     def normalise(self, readers: Readers) -> None:
         """Set these statistics in networks that normalise observations."""
         by_group = self.by_group()
@@ -76,19 +87,22 @@ class ObservationStatistics(dict[str, Any]):
             mean, var = (np.concatenate([by_group[name][key] for name in names]) for key in ("mean", "var"))
             network.set_observation_statistics(mean, var)
 
+    @classmethod
+    def begin(cls, readers: Readers, is_asked: bool) -> Self | None:
+        """Enable normalisation in the networks that read observations. Return the statistics to begin with, those of
+        loaded policies or empty; None if the agent does not normalise.
 
-def begin_normalising(readers: Readers, is_asked: bool) -> None:
-    """Enable normalisation in the networks that read observations.
-
-    Args:
-        is_asked: whether the agent normalises. Otherwise the other networks follow loaded policies that do.
-    """
-    policies = {names[0]: network for network, names in reversed(readers)}
-    for network, names in readers:
-        leads = [policies[name] for name in names if name in policies and policies[name].normalize_observations]
-        width = sum(sum(lead.vector_widths) for lead in leads)  # a new critic that reads other columns is untrained
-        follows = not is_asked and len(leads) == len(names) and width == sum(network.vector_widths) > 0
-        if is_asked or follows:
-            network.normalize_observations = True
-        for name in ("obs_mean", "obs_scale") if follows else ():
-            network.get_buffer(name).copy_(torch.cat([lead.get_buffer(name) for lead in leads]))
+        Args:
+            is_asked: whether the agent normalises. Otherwise the other networks follow loaded policies that do.
+        """
+        policies = {names[0]: network for network, names in reversed(readers)}
+        loaded = cls.in_networks(policies)
+        for network, names in readers:
+            leads = [policies[name] for name in names if name in policies and policies[name].normalize_observations]
+            width = sum(sum(lead.vector_widths) for lead in leads)  # a new critic that reads other columns is untrained
+            follows = not is_asked and len(leads) == len(names) and width == sum(network.vector_widths) > 0
+            if is_asked or follows:
+                network.normalize_observations = True
+            for name in ("obs_mean", "obs_scale") if follows else ():
+                network.get_buffer(name).copy_(torch.cat([lead.get_buffer(name) for lead in leads]))
+        return loaded if is_asked or loaded else None

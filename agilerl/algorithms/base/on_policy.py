@@ -337,6 +337,12 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         """Return the networks that normalise observations."""
         raise NotImplementedError
 
+    def _begin_normalising(self) -> None:
+        """Enable normalisation if `normalize_observations`, or if loaded policies normalise."""
+        statistics = ObservationStatistics.begin(self._readers(), self.normalize_observations)
+        self.normalize_observations = statistics is not None
+        self.observation_statistics = statistics or ObservationStatistics()
+
     def encoder_inputs(self, obs: Tree) -> dict[str, np.ndarray]:
         """Return observations [..., ...] as rows [B, I] of encoder inputs by group, which the statistics describe."""
         return {ALONE: ObservationStatistics.rows(self.policy_network(), obs)}

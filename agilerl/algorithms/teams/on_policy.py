@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
-from agilerl.algorithms.base.observation_statistics import ObservationStatistics, Readers, begin_normalising
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics, Readers
 from agilerl.algorithms.base.on_policy import HiddenStates, IndependentOptions, OnPolicyAlgorithm, unpacked
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_value import ADAM_EPS, check_noise, check_sharing, initial_std
@@ -114,7 +114,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         check_noise(self, self.possible_action_spaces.values(), self.noise_persistence)
         self._begin()
         self._build(actor_networks, critic_networks, units)
-        begin_normalising(self._readers(), self.normalize_observations)
+        self._begin_normalising()
         self.recurrent = any(map(self._hidden_parts, self.grouped_agents))
 
     def _build(self, actors: Any, critics: Any, units: dict[str, Any]) -> None:
