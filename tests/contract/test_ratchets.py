@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 89_709,
+    "lines of the package": 89_689,
     "files of more than 600 lines": 9,
     "lines loaded by agilerl.algorithms.dqn": 15_242,
     "lines loaded by agilerl.training.loop": 25_881,

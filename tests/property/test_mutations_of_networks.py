@@ -86,6 +86,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "PPO discrete": ("PPO", "CartPole-v1", {**ROLLOUT, "share_encoders": False}),
     "RecurrentPPO": ("RecurrentPPO", "BlindHills", {**ROLLOUT, "net_config": MEMORY}),
     "IPPO": ("IPPO", "Couriers", ROLLOUT),
+    "IPPO shared": ("IPPO", "Couriers", {**ROLLOUT, "share_encoders": True}),
     "MAPPO": ("MAPPO", "Couriers", ROLLOUT),
     "MADDPG": ("MADDPG", "Couriers", PAIR),
     "MADDPG spread": ("MADDPG", "spread", PAIR),
