@@ -186,7 +186,9 @@ class RolloutBuffer(RolloutStore):
         """Return one number per environment [E]."""
         numbers = _real(values, name).reshape(-1)
         if len(numbers) != self.num_envs:
-            raise ShapeError(f"add(): {name} got {len(numbers)} numbers for {self.num_envs} lanes. fix: one for each.")
+            raise ShapeError(
+                f"RolloutBuffer.add: {name} got {len(numbers)} numbers for {self.num_envs} lanes. fix: one for each."
+            )
         _check_finite(numbers, name)
         return numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)
 

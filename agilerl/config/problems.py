@@ -60,7 +60,9 @@ def problem_of(
     if is_rule(error, algorithm):
         return f"{path}: {message}" if path else message
     if kind == "model_type" or field is None:
-        return f"{path} must be a section of keys; got {error['input']!r}. fix: {path}.{siblings[0]}, say."
+        return (
+            f"{path} must be a section of keys; got {error['input']!r}. fix: a key of it, such as {path}.{siblings[0]}."
+        )
     fix = _usual_value(path, field, before)
     return f"{path} must be {describe(field.annotation, field.metadata)}; got {error['input']!r}. fix: {fix}."
 

@@ -132,7 +132,9 @@ class VectorLanes:
         is_shaped = shape is None or _without_ones(obs.shape) == _without_ones(shape)
         if obs.dtype.kind not in "biuf" or obs.shape[:1] != (self.num_lanes,) or not is_shaped:
             wanted = f"numbers of shape {shape}" if shape else f"numbers, one row for each of {self.num_lanes} lanes"
-            raise EnvError(f"{self.backend}: {call} gave {obs.dtype} of shape {obs.shape}; expected {wanted}. {HEAL}")
+            raise EnvError(
+                f"{self.backend}: {call} gave observations of {obs.dtype}, shape {obs.shape}; expected {wanted}. {HEAL}"
+            )
 
     def resume(self, done: np.ndarray) -> None:
         """Continue from other lanes over this environment; `done` [L] marks lanes that ended in their last step."""

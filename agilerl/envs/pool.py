@@ -33,9 +33,13 @@ def is_installed() -> bool:
 def reason_against(env_id: str, kwargs: Mapping[str, Any]) -> str:
     """Return why EnvPool cannot step this environment here, with the fix; empty if it can."""
     if env_id not in CONFORMING:
-        return f"EnvPool equals Gymnasium for {', '.join(CONFORMING)}; got {env_id!r}. fix: backend=gymnasium."
+        return (
+            f"EnvPool is compared with Gymnasium for {', '.join(CONFORMING)}; got {env_id!r}. fix: backend=gymnasium."
+        )
     if others := sorted(set(kwargs) - {LIMIT}):
-        return f"EnvPool takes no keywords of Gymnasium's; got {', '.join(others)}. fix: backend=gymnasium."
+        return (
+            f"EnvPool takes no keywords of Gymnasium's environments; got {', '.join(others)}. fix: backend=gymnasium."
+        )
     return "" if is_installed() else f"EnvPool is not installed. fix: {INSTALL}, or backend=gymnasium."
 
 

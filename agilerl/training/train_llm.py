@@ -218,7 +218,9 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
     if asked["mutation"] is not None:
         asked["mutation"].check_for_language()
     if not asked["save_elite"] and asked["elite_path"] is not None and not asked["log_csv"]:
-        warn_once(f"{function}-elite", "elite_path without save_elite: nothing is saved. fix: save_elite=True.")
+        warn_once(
+            f"{function}-elite", "elite_path is given and save_elite is not: nothing is saved. fix: save_elite=True."
+        )
 
 
 _FITTING = {

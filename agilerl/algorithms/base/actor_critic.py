@@ -153,7 +153,8 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         for name in ("expl_noise", "mean_noise"):
             shape = np.shape(getattr(self, name))
             if shape[-1:] not in ((), (1,), (self.action_size,)):
-                raise ConfigError(f"{self.algo}: {name} has shape {shape}. fix: a number, or {self.action_size}.")
+                text = f"{name} has shape {shape}, and an action {self.action_size} components"
+                raise ConfigError(f"{self.algo}: {text}. fix: one number, or one for each.")
         self.noise_state = np.zeros((self.vect_noise_dim, self.action_size))
 
     # --- learning -----------------------------------------------------------------------------------------------------

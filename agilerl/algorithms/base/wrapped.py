@@ -326,7 +326,9 @@ class RSNorm(AgentWrapper):
             keys = list(dict.fromkeys(k for s in spaces_of_agents if isinstance(s, spaces.Dict) for k in s.spaces))
             unknown = [key for key in norm_obs_keys if key not in keys]
             if unknown:
-                raise ConfigError(f"norm_obs_keys {unknown} are not keys of {agent.observation_space}. fix: {keys}.")
+                raise ConfigError(
+                    f"norm_obs_keys {unknown} are not keys of {agent.observation_space}. fix: choose among {keys}."
+                )
         self.obs_rms = self._new_statistics()
 
     def _new_statistics(self) -> Any:

@@ -43,7 +43,9 @@ def networks_by_group(team: ActingTeam, argument: str, given: Networks) -> dict[
     groups, networks = team.grouped_agents, dict[str, EvolvableNetwork]()
     if isinstance(given, list | tuple):
         if len(given) != len(groups):
-            raise ConfigError(f"{team.algo}: {argument} lists {len(given)} networks for {list(groups)}. fix: one each.")
+            raise ConfigError(
+                f"{team.algo}: {argument} lists {len(given)} networks for {list(groups)}. fix: {{group: network}}."
+            )
         given = dict(zip(groups, given, strict=True))
     if not isinstance(given, Mapping | ModuleDict | nn.ModuleDict | None):
         raise TypeError(
