@@ -220,7 +220,9 @@ class LaneCollector(Collector, Generic[Options]):
         for agent in population:
             if (reason := reason_to_run_alone(agent, self.acts)) is not None:
                 if self.options.learner == "fused":
-                    raise ConfigError(f"learner='fused' is not possible: agent {agent.index} {reason}. fix: 'auto'.")
+                    raise ConfigError(
+                        f"learner='fused' is not possible: agent {agent.index} {reason}. fix: learner='auto'."
+                    )
                 return Choice(CustomLearner.name, f"agent {agent.index} {reason}")
         return choose(population, self.options.learner)
 

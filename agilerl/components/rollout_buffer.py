@@ -187,7 +187,8 @@ class RolloutBuffer(RolloutStore):
         numbers = _real(values, name).reshape(-1)
         if len(numbers) != self.num_envs:
             raise ShapeError(
-                f"RolloutBuffer.add: {name} got {len(numbers)} numbers for {self.num_envs} lanes. fix: one for each."
+                f"RolloutBuffer.add: {name} got {len(numbers)} numbers for {self.num_envs} environments. "
+                "fix: one for each."
             )
         _check_finite(numbers, name)
         return numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)

@@ -84,7 +84,8 @@ class SegmentTree:
         stop = end if end > 0 else end + self.capacity
         if not 0 <= start < stop <= self.capacity:
             raise ConfigError(
-                f"a range must be within 0..{self.capacity} and not empty; got {start}..{end}. fix: end > start."
+                f"a range must be within 0..{self.capacity} and not empty; got start={start}, end={end}. "
+                "fix: end > start."
             )
         left, right = start + self._first, stop + self._first
         before, after = self._neutral, self._neutral  # reduced from both sides: any operation

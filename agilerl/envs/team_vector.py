@@ -265,10 +265,12 @@ class PettingZooVecEnv(Replicable, ABC):
     def set_attr(self, name: str, values: object) -> None:
         """Set an attribute on every copy to the value, or to one of a list of values; it is created if missing."""
         self._check_idle("set_attr")
-        entries = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
-        if len(entries) != self.num_envs:
-            raise ConfigError(f"set_attr({name!r}): {len(entries)} values for {self.num_envs} copies. fix: one each.")
-        self.lanes.set_attr(name, entries)
+        lane_values = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(lane_values) != self.num_envs:
+            raise ConfigError(
+                f"set_attr({name!r}): {len(lane_values)} values for {self.num_envs} copies. fix: one for each."
+            )
+        self.lanes.set_attr(name, lane_values)
 
     def render(self) -> tuple[Any, ...]:
         """Render every copy."""

@@ -221,7 +221,9 @@ class DataGym(ABC, Generic[Item]):
         except (KeyError, TypeError, ValueError):
             batches = {"train": -1}
         if min(batches.values()) < 0:
-            raise RunError(f"a state of {type(self).__name__} needs batches of train and test; got {state!r:.200}.")
+            raise RunError(
+                f"a state of a {type(self).__name__} needs batches given in train and test; got {state!r:.200}."
+            )
         self._given = batches
 
     def _identity(self) -> dict[str, Any]:

@@ -425,7 +425,8 @@ def _check_nesting(agent: Any) -> None:
         if inner.trains_unwrapped:
             outer, kind = type(agent).__name__, type(inner).__name__
             raise AlgorithmError(
-                f"{outer}({kind}(agent)): {kind} must be the outermost in training. fix: {kind}({outer}(agent))."
+                f"{outer}({kind}(agent)): {kind} must be the outermost wrapper in training. "
+                f"fix: {kind}({outer}(agent))."
             )
         inner = inner.agent
 

@@ -254,7 +254,9 @@ class RunStore:
             self.failed_saves += 1
             reason = f"generation {run.generations} could not be saved in {self.folder}: {error}"
             if self._failures >= self.max_failures:
-                raise RunError(f"{reason}; {self._failures} saves in a row failed. fix: make room, resume.") from error
+                raise RunError(
+                    f"{reason}; {self._failures} saves in a row failed. fix: make room, then resume."
+                ) from error
             warnings.warn(
                 f"{reason}. Training goes on and saves again after the next generation "
                 f"({self._failures} of {self.max_failures} failures in a row end it).",

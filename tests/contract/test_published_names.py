@@ -184,7 +184,7 @@ def test_rows_that_lack_something_are_named() -> None:
     buffer = RolloutBuffer(4, VECTOR, CHOICE, num_envs=2)
     with pytest.raises(ShapeError, match="got no value, log_prob"):
         buffer.add(OBS[:2], [0, 1], [0, 0], [0, 0])
-    with pytest.raises(ShapeError, match="reward got 3 numbers for 2 lanes"):
+    with pytest.raises(ShapeError, match="reward got 3 numbers for 2 environments"):
         buffer.add(OBS[:2], [0, 1], [0, 0, 0], [0, 0], [0, 0], [0, 0])
     with pytest.raises(ShapeError, match="got 3 flags for 2 environments"):
         buffer.add(OBS[:2], [0, 1], [0, 0], [0, 0, 0], [0, 0], [0, 0])

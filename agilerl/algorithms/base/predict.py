@@ -83,7 +83,8 @@ class Predicting:
         carried between calls, and ArgumentError for an unknown argument, such as `action_mask`."""
         if unknown:
             raise ArgumentError(
-                f"{self.algo}.act takes obs and mask; got {', '.join(unknown)}. fix: agent.act(obs, mask=...)."
+                f"{self.algo}.act takes obs and mask (1 = legal); got {', '.join(unknown)}. "
+                "fix: agent.act(obs, mask=...)."
             )
         if self.is_recurrent:
             raise AlgorithmError(f"act(): {self.algo} has a memory. fix: action, state = agent.predict(obs, state).")

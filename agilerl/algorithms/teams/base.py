@@ -136,7 +136,9 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """Return the group of an agent; the name of a group is returned unchanged."""
         group = agent_id if agent_id in self.grouped_agents else group_of(agent_id)
         if group not in self.grouped_agents:
-            raise ConfigError(unknown_choice("agent", agent_id, (*self.agent_ids, *self.grouped_agents)))
+            raise ConfigError(
+                f"{self.algo}: {unknown_choice('agent', agent_id, [*self.agent_ids, *self.grouped_agents])}"
+            )
         return group
 
     get_network_id = get_group_id

@@ -44,7 +44,8 @@ def networks_by_group(team: ActingTeam, argument: str, given: Networks) -> dict[
     if isinstance(given, list | tuple):
         if len(given) != len(groups):
             raise ConfigError(
-                f"{team.algo}: {argument} lists {len(given)} networks for {list(groups)}. fix: {{group: network}}."
+                f"{team.algo}: {argument} lists {len(given)} networks for the groups {list(groups)}. "
+                "fix: {group: network}."
             )
         given = dict(zip(groups, given, strict=True))
     if not isinstance(given, Mapping | ModuleDict | nn.ModuleDict | None):

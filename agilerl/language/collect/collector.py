@@ -161,7 +161,9 @@ class LanguageCollector(Collector):
     def _check_fit(self, population: Sequence[Any]) -> None:
         for agent in population:
             if not adapted(agent).learns_language:
-                raise AlgorithmError(f"{type(agent).__name__} writes no texts. fix: create_population('GRPO').")
+                raise AlgorithmError(
+                    f"{type(agent).__name__} is no language algorithm. fix: create_population('GRPO')."
+                )
             for env in self.envs:
                 if not is_tokenizer_of(env.tokenizer, fingerprint(agent.base.tokenizer)):
                     raise ConfigError(

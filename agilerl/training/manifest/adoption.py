@@ -106,7 +106,8 @@ def ancestors_of(agents: object) -> Ancestors:
     if isinstance(agents, Sequence) and all(foreign.has_methods(agent, "run_state") for agent in agents):
         return Ancestors(_some(agents))
     raise ConfigError(
-        f"agents must be a run, its path, or a list of agents; got {type(agents).__name__}. fix: agents=run.population."
+        f"agents must be a run, the path of one, or a list of agents; got {type(agents).__name__}. "
+        "fix: agents=run.population."
     )
 
 

@@ -326,7 +326,9 @@ def _writer(kind: str) -> Any:
         try:
             import imageio_ffmpeg
         except ImportError:
-            raise ConfigError('MP4 needs imageio-ffmpeg. fix: pip install "agilerl[video]" or --format webp.') from None
+            raise ConfigError(
+                'MP4 needs imageio-ffmpeg. fix: pip install "agilerl[video]", or --format webp.'
+            ) from None
         return lambda path, film: _write_mp4(imageio_ffmpeg, path, film)
     try:
         import PIL.Image

@@ -179,7 +179,7 @@ def test_policies_are_given_by_group_by_agent_or_in_order(cls: Any, form: str) -
 
 
 MISTAKES: dict[str, tuple[Any, Any, str]] = {
-    "too few": (lambda n: list(n.values())[:2], ConfigError, r"actor_networks lists 2 networks for \['a', "),
+    "too few": (lambda n: list(n.values())[:2], ConfigError, r"actor_networks lists 2 networks for the groups \['a', "),
     "an unknown group": (lambda n: {"d": n["a"]}, ConfigError, r"actor_networks: unknown group 'd'"),
     "an unknown group of modules": (lambda n: torch.nn.ModuleDict({"aa": n["a"]}), ConfigError, r"unknown group 'aa'"),
     "no mapping": (lambda n: n["a"], TypeError, r"actor_networks must map groups to networks; got .*fix: "),

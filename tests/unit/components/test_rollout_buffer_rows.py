@@ -50,7 +50,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "reward, NaN": ({"reward": NAN}, ReplayError, r"reward must hold finite numbers; that of environment 1 .*\(1 in"),
     "reward, Inf": ({"reward": [np.inf, 0]}, ReplayError, "reward must hold finite numbers"),
     "reward, text": ({"reward": ["a", "b"]}, ShapeError, "reward must be real numbers"),
-    "reward, rows": ({"reward": [1.0]}, ShapeError, "reward got 1 numbers for 2 lanes"),
+    "reward, rows": ({"reward": [1.0]}, ShapeError, "reward got 1 numbers for 2 environments"),
     "value, NaN": ({"value": torch.tensor(NAN)}, ReplayError, "value must hold finite numbers"),
     "log_prob, NaN": ({"log_prob": NAN}, ReplayError, "log_prob must hold finite numbers"),
     "done, 2": ({"done": [0, 2]}, ShapeError, r"flags for 2 environments: \[0, 2\]"),

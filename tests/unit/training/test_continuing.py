@@ -116,7 +116,7 @@ def test_agents_that_do_not_fit_are_refused_by_name() -> None:
         Ancestors([agent]).adopt([DQN(wider, CHOICES)])
     with pytest.raises(AlgorithmError, match=r"action space Discrete\(2\); the environment has Discrete\(3\)"):
         Ancestors([agent]).adopt([DQN(VECTORS, gym.spaces.Discrete(3))])
-    with pytest.raises(ConfigError, match=r"agents must be a run, its path, or a list of agents; got int"):
+    with pytest.raises(ConfigError, match=r"agents must be a run, the path of one, or a list of agents; got int"):
         ancestors_of(3)
     with pytest.raises(RunError, match="there are no agents to start from"):
         ancestors_of([])
