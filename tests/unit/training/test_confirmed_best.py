@@ -55,6 +55,7 @@ def steps_of(sink: Kept) -> list[int]:
     return [record.evaluation_env_steps for record in sink.records]
 
 
+@pytest.mark.thorough
 def test_the_best_of_noise_is_confirmed_in_the_last_generations_and_counted() -> None:
     records = Kept()
     run = agilerl.train(Lottery, out=None, sinks=[records], **RUN)
@@ -103,6 +104,7 @@ def test_of_equally_fit_members_the_one_that_was_evaluated_leads(monkeypatch: py
     assert run.result["best_member"] == 1
 
 
+@pytest.mark.thorough
 def test_a_run_that_misses_its_target_confirms_its_best_in_the_last_generations() -> None:
     records = Kept()
     run = agilerl.train(Lottery, out=None, sinks=[records], **RUN, target_score=1e6, confirm_screen=4)
