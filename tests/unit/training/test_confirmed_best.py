@@ -348,11 +348,12 @@ ENDS = [("without a target", 3), ("several tries", 2)]
 SLOW_ENDS = [("without a target", 6), ("several tries", 6), ("a target that was missed", 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "stop_after"),
     [
         *ENDS,
-        pytest.param("a target that was missed", 2, marks=pytest.mark.thorough),
+        ("a target that was missed", 2),
         *(pytest.param(*end, marks=pytest.mark.slow) for end in SLOW_ENDS),
     ],
 )
