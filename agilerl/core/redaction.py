@@ -38,27 +38,18 @@ def is_secret_name(name: str) -> bool:
 
 def redact(text: str, *secrets: Secret | None) -> str:
     """`text` with `***` in place of the secrets and the values of environment variables named like secrets."""
-    return str(_redacted(text, _values(*secrets)))
-
-
-def _values(*secrets: Secret | None) -> list[str]:
-    values = {secret.reveal() for secret in secrets if secret is not None} - {""}
-    values |= {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= _SHORTEST}
-    return sorted(values, key=len, reverse=True)
-
-
-def _redacted(tree: Any, values: list[str]) -> Any:
-    if isinstance(tree, Mapping):
-        hidden = {key for key, value in tree.items() if is_secret_name(str(key)) and isinstance(value, str)}
-        return {key: HIDDEN if key in hidden else _redacted(value, values) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_redacted(part, values) for part in tree]
-    if isinstance(tree, str):
-        for value in values:
-            tree = tree.replace(value, HIDDEN)
-    return tree
+    values = [secret.reveal() for secret in secrets if secret is not None]
+    values += [value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= _SHORTEST]
+    for value in sorted({value for value in values if value}, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return text
 
 
 def without_secrets(tree: object) -> Any:
     """A copy of nested plain data with `***` in place of values whose keys are named like secrets."""
-    return _redacted(tree, _values())
+    if isinstance(tree, Mapping):
+        hidden = {key for key, value in tree.items() if is_secret_name(str(key)) and isinstance(value, str)}
+        return {key: HIDDEN if key in hidden else without_secrets(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [without_secrets(part) for part in tree]
+    return redact(tree) if isinstance(tree, str) else tree
