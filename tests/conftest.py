@@ -33,7 +33,7 @@ STORED = "faults/test_team_healing.py::test_a_loop_of_ones_own_over_a_vector_goe
 PAPERS = "differential/test_language_papers.py::test_a_run_ends_with_the_weights_of_the_paper"
 EVENTS = (
     "faults/test_schemes_and_events.py::"
-    "test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_same_bits"
+    "test_records_fit_together_and_a_run_stopped_again_and_again_becomes_the_same_bits"
 )
 HALVES = "distributed/test_team_halves.py::test_halves_of_every_batch_teach_a_team_the_same_as_the_whole"
 NOISE = "unit/training/test_noise_persistence.py::test_a_stuck_run_finds_what_noise_of_each_step_by_itself_does_not"
@@ -97,17 +97,24 @@ WHOLE_RUNS = (
 )  # fmt: skip
 THOROUGH = (
     "differential/", "distributed/", "documents/", "faults/", "probe/", "contract/test_house.py",
+    "contract/test_seed_off_policy_training.py::test_the_custom_loop_of_the_page",
+    "contract/test_seed_on_policy_training.py::test_the_recurrent_loop_of_the_page",
     *(f"unit/{name}.py" for name in WHOLE_RUNS),
 )  # fmt: skip
 # Of each of these matrices the fast suite has every fifth cell.
 MATRICES = (
-    "contract/test_import.py", "contract/test_mask_forms.py", "contract/test_overridden_methods.py",
-    "contract/test_published_names.py",
-    "contract/test_wrapped_and_own_learn.py", "golden/test_checkpoints.py", "golden/test_curves.py",
-    "golden/test_curves_in_c.py",
-    "unit/algorithms/test_action_scaling.py", "unit/algorithms/test_off_policy_agents.py",
-    "unit/algorithms/test_ppo_agent.py", "unit/algorithms/test_team_inputs.py", "unit/package/test_spaces.py",
-    "unit/training/test_resolve.py",
+    "contract/test_calls.py", "contract/test_import.py", "contract/test_mask_forms.py",
+    "contract/test_overridden_methods.py", "contract/test_published_names.py",
+    "contract/test_wrapped_and_own_learn.py", "exact/test_teams_that_differ.py", "golden/test_checkpoints.py",
+    "golden/test_curves.py", "golden/test_curves_in_c.py", "golden/test_language_curves.py",
+    "golden/test_shards_of_all_kinds.py", "property/test_modules_table.py", "property/test_mutations_table.py",
+    "regression/test_what_users_of_runs_met.py", "unit/algorithms/test_action_scaling.py",
+    "unit/algorithms/test_declared.py", "unit/algorithms/test_off_policy_agents.py",
+    "unit/algorithms/test_ppo_agent.py", "unit/algorithms/test_team_inputs.py",
+    "unit/collect/test_reads_of_a_step.py", "unit/envs/test_envs_classic.py", "unit/envs/test_envs_mujoco.py",
+    "unit/hpo/test_hpo_mutation.py", "unit/modules/test_modules_resnet.py", "unit/package/test_spaces.py",
+    "unit/standalone/test_masked_policies.py", "unit/training/test_resolve.py",
+    "unit/workers/test_local_workers.py",
 )  # fmt: skip
 
 STARTS = {LocalWorkers: LocalWorkers._process, Processes: Processes._start}

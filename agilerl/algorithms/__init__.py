@@ -321,4 +321,4 @@ def learns_from_data(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c not in " -_")
+    return name.lower().replace(" ", "").replace("-", "").replace("_", "")

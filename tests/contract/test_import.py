@@ -39,6 +39,7 @@ def test_heavy_packages_stay_unloaded(code: str) -> None:
     assert loaded.strip() == "[]"
 
 
+@pytest.mark.thorough
 def test_runs_and_their_views_do_without_torch() -> None:
     code = f"import sys, {', '.join(VIEWS)}\nprint([m for m in ('torch', 'gymnasium') if m in sys.modules])"
     assert python("-c", code).strip() == "[]"
@@ -85,6 +86,7 @@ def test_a_package_gives_the_names_that_it_publishes(name: str) -> None:
         package.nothing  # noqa: B018
 
 
+@pytest.mark.thorough
 def test_a_package_loads_only_the_modules_whose_names_are_used() -> None:
     code = (
         "import sys\nfrom agilerl.modules import EvolvableMLP\nimport agilerl.modules\n"
@@ -94,6 +96,7 @@ def test_a_package_loads_only_the_modules_whose_names_are_used() -> None:
     assert python("-c", code).strip() == "['gpt', 'mlp']"
 
 
+@pytest.mark.thorough
 def test_an_agent_loads_no_environments_before_it_plays() -> None:
     code = (
         "import sys\nimport agilerl.algorithms.dqn\n"
@@ -125,6 +128,7 @@ def test_training_does_not_load_the_compiler(case: str, tmp_path: Path) -> None:
     assert python("-c", code).strip() == "[]"
 
 
+@pytest.mark.thorough
 def test_the_compiler_is_as_it_was_after_an_optimizer_is_made() -> None:
     """What keeps it away is undone: compiled code meets torch's own methods."""
     code = (

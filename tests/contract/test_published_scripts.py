@@ -129,6 +129,7 @@ def dqn_script(folder: Path, max_steps: int, evo_steps: int, episodes: int) -> t
     return *film(agent, gym.make("CartPole-v1", render_mode="rgb_array"), episodes), fitnesses
 
 
+@pytest.mark.thorough
 def test_dqn_with_normalised_observations_and_an_own_network_runs(tmp_path: Path) -> None:
     scores, frame, fitnesses = dqn_script(tmp_path, 1_200, 600, 1)
     assert (len(fitnesses), len(fitnesses[0]), frame.shape) == (2, 2, (400, 600, 3))
@@ -180,6 +181,7 @@ def td3_script(folder: Path, steps: int, episodes: int) -> tuple[list[float], np
     return *film(loaded, gym.make("Pendulum-v1", render_mode="rgb_array"), episodes), strongest
 
 
+@pytest.mark.thorough
 def test_td3_by_hand_runs(tmp_path: Path) -> None:
     scores, frame, strongest = td3_script(tmp_path, 300, 1)
     assert (frame.shape, len(scores)) == ((500, 500, 3), 1)
@@ -231,6 +233,7 @@ def ppo_script(folder: Path, rollouts: int, episodes: int) -> tuple[list[float],
     return film(PPO.load(path), gym.make("CartPole-v1", render_mode="rgb_array"), episodes)
 
 
+@pytest.mark.thorough
 def test_ppo_with_a_hand_filled_buffer_runs(tmp_path: Path) -> None:
     scores, frame = ppo_script(tmp_path, 1, 1)
     assert frame.shape == (400, 600, 3)
@@ -292,6 +295,7 @@ def recurrent_script(folder: Path, rollouts: int, episodes: int) -> tuple[list[f
     return *film(loaded, MaskedCartPole(render_mode="rgb_array"), episodes), completed
 
 
+@pytest.mark.thorough
 def test_recurrent_ppo_runs(tmp_path: Path) -> None:
     scores, frame, completed = recurrent_script(tmp_path, 1, 1)
     assert frame.shape == (400, 600, 3)

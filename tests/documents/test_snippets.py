@@ -30,7 +30,7 @@ BLOCK = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.M | re.S)
 OTHERS = ("Stable-Baselines3", "CleanRL", "AgileRL 2")
 NEEDS = re.compile(r'title="needs (\w+)"')
 SHELL = ("python -m venv", "pip ", "git ", "cd ", "#", "for ", "make ", "bash ")  # shown to be typed, not run here
-MAX_STEPS = 400  # of a member
+MAX_STEPS = 200  # of a member
 
 
 def blocks(page: Path) -> list[tuple[str, str, int]]:

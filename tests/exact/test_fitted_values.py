@@ -96,6 +96,7 @@ def evaluator(data: Dataset, agent: Any, updates: int) -> FittedEvaluator:
     return FittedEvaluator(data, rows, options, seed=0)
 
 
+@pytest.mark.thorough
 def test_the_values_of_four_policies_are_those_worked_out_by_hand() -> None:
     agents = [
         taught(
@@ -107,6 +108,7 @@ def test_the_values_of_four_policies_are_those_worked_out_by_hand() -> None:
     assert found == pytest.approx(list(VALUES.values()), abs=1e-3)
 
 
+@pytest.mark.thorough
 def test_the_value_of_a_continuous_policy_is_that_of_its_own_action() -> None:
     # One state. Action a in [0, 4] pays a and ends with the next step, whatever it is: v = a + ½ · 0 where it ends.
     rng = np.random.default_rng(1)

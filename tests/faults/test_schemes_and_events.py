@@ -1,5 +1,5 @@
 """Every scheme of evolution x every event of a run: it ends well, its records fit together, and a run that was stopped
-in each generation becomes the same bits as one that never stopped."""
+in each generation, or in every second one, becomes the same bits as one that never stopped."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_run_in_which_nobody_diverges_has_records_that_fit_together(scheme: st
 
 
 @pytest.mark.parametrize(("scheme", "event"), MATRIX)
-def test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_same_bits(
+def test_records_fit_together_and_a_run_stopped_again_and_again_becomes_the_same_bits(
     scheme: str, event: str, tmp_path: Path
 ) -> None:
     case = case_of(scheme, event)
@@ -119,7 +119,8 @@ def test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_s
             widths = {call.args[0].shape[1] for call in bounds.call_args_list}  # hyperparameters, and the generation
             assert widths == {3, 4}
         check(whole, scheme, event, diverged=True)
-        every = 4 if event in ONLY else 1  # a process over gains takes time to import and to fit
+        # A process over gains takes time to import and to fit; schemes and events have stops after 1 and after 2.
+        every = 4 if event in ONLY else 1 + MATRIX.index((scheme, event)) % 2
         part, stops = train(case, tmp_path / "part", StopAfter(every)), 0
         while part.interrupted:
             part, stops = resume(part.path, StopAfter(every)), stops + 1

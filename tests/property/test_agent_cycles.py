@@ -201,6 +201,7 @@ def cycle(cases: list[tuple[str, str, Any]], cycles: int, seed: int) -> Counter[
     return paths
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cycles", [84, pytest.param(200, marks=pytest.mark.slow)])
 def test_mutations_of_agents_keep_every_invariant(cycles: int) -> None:
     paths = cycle(CASES, cycles, seed=1)

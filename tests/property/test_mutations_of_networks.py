@@ -92,7 +92,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "MADDPG spread": ("MADDPG", "spread", PAIR),
     "MATD3": ("MATD3", "spread", PAIR),
 }
-FAST = ("TD3", "MADDPG spread", "MAPPO")
+FAST = ("TD3", "MADDPG spread")
 
 
 def test_every_algorithm_has_a_case() -> None:

@@ -176,6 +176,7 @@ def test_every_rank_gets_something() -> None:
     assert four.shares(6) == [1, 2, 1, 2]
 
 
+@pytest.mark.thorough
 def test_the_newest_version_is_the_highest_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = gym.registry["CartPole-v1"]
     monkeypatch.setattr(gym, "registry", {"Cart-v3": spec, "Cart-v2": spec})

@@ -57,6 +57,7 @@ def trained(steps: int | None, **more: Any) -> Any:
     return agilerl.train(Nothing, config=manifest, seed=3, out=None, verbose=False, evolution=False, **more)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("learner", ["fused", "sequential"])
 def test_rollouts_of_one_generation_learn_by_less_and_less(learner: str) -> None:
     """Eight rollouts without an evaluation between them; with a constant weight the policy goes on widening."""

@@ -14,6 +14,7 @@ from agilerl.errors import AgileRLWarning, AlgorithmError
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 
 
+@pytest.mark.thorough
 def test_a_subclass_of_grpo_trains_evolves_and_resumes(tmp_path: Path) -> None:
     calls: list[tuple[int, ...]] = []
 
@@ -40,6 +41,7 @@ def test_a_subclass_of_grpo_trains_evolves_and_resumes(tmp_path: Path) -> None:
     assert find_algorithm("HalfAdvantages") is HalfAdvantages
 
 
+@pytest.mark.thorough
 def test_a_published_method_that_training_does_not_call_is_named(tmp_path: Path) -> None:
     class CustomLearn(GRPO):
         def learn(self, experiences: Any) -> Any:

@@ -94,6 +94,7 @@ def test_it_remembers_a_part() -> None:
     assert agent.test(make_vect_envs(make_env=Recall, num_envs=20)) == 1.0  # 0.5 without a memory
 
 
+@pytest.mark.thorough
 def test_members_learn_alike_over_rows_and_alone() -> None:
     def run(learner: str) -> list[Any]:
         pop = members(2)

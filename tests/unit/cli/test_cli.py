@@ -282,6 +282,7 @@ def test_evaluate_prints_a_table_or_json(cli: Cli) -> None:
     assert json.loads(raw)["returns"] == [10.0, 11.0]
 
 
+@pytest.mark.thorough
 def test_lists(cli: Cli) -> None:
     assert "DQN           batch_size, lr" in cli("list", "algos").stdout
     assert ["CartPole-v1", "preset"] in [line.split() for line in cli("list", "envs").stdout.splitlines()]

@@ -205,6 +205,7 @@ def test_a_wrong_mask_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has 2 entries" in found.text
 
 
+@pytest.mark.thorough
 def test_a_learner_that_learns_passes_its_probe_and_one_that_does_not_is_broken() -> None:
     case = Probe("discount", DiscountedRewardEnv, "the discount")
     good = verdict_of("DQN", "transitions", SETTINGS["transitions"], case)

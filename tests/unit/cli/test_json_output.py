@@ -74,6 +74,7 @@ def test_commands_that_show_a_run(trained: tuple[Path, dict[str, Any]]) -> None:
     assert (entry["env_id"], entry["algo"], entry["seed"]) == ("CartPole-v1", "DQN", 3)
 
 
+@pytest.mark.thorough
 def test_lists_are_data() -> None:
     presets = {each["name"]: each for each in call("list", "presets")[1]["entries"]}
     assert presets["CartPole-v1"]["algo"] == "DQN"

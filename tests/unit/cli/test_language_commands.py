@@ -70,6 +70,7 @@ def train(base: Path, env: Any = "arithmetic/addition-2", **more: Any) -> Any:
 # --- one command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_run_is_trained_continued_evaluated_and_exported_by_commands(cli: Invoke, base: Path, tmp_path: Path) -> None:
     trained = cli("train", "arithmetic/addition-2", "--model", base, "--population", 2, "--steps", 16, "-q", *SETS)
     assert trained.exit_code == 0, trained.output
@@ -139,6 +140,7 @@ def test_the_plan_is_printed_with_the_whole_path_of_the_base(cli: Invoke, base: 
     assert not Path("runs").exists()
 
 
+@pytest.mark.thorough
 def test_doctor_and_the_list_of_algorithms_know_language_models(cli: Invoke) -> None:
     listed = cli("list", "algos").stdout
     row = next(line for line in listed.splitlines() if line.startswith("GRPO "))

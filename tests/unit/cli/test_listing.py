@@ -35,6 +35,7 @@ def test_each_preset_is_set_apart_from_its_algorithm() -> None:
     assert ["pettingzoo.classic.connect_four_v3", "IPPO"] in [words[:2] for words in lines]
 
 
+@pytest.mark.thorough
 def test_environments_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "NEEDS", {"classic_control": ("no_such_module", "box2d")})
     lines = dict(line.split(None, 1) for line in listing.listing("envs") if len(line.split()) > 1)
@@ -76,6 +77,7 @@ def lines_of(lines: list[list[str]]) -> list[tuple[str, str]]:
     return [(line[0], line[1] if len(line) > 1 else "") for line in lines]
 
 
+@pytest.mark.thorough
 def test_installed_environments_of_several_agents_are_listed() -> None:
     pytest.importorskip("mpe2")
     found = {line.split()[0]: line for line in listing.listing("envs")}

@@ -129,7 +129,7 @@ def steps_by_episode(rows: dict[str, np.ndarray]) -> dict[tuple[float, ...], lis
 
 
 @pytest.mark.thorough
-def test_thousands_of_transitions_belong_together_and_none_is_lost_or_doubled(any_order: list[int]) -> None:
+def test_thousands_of_transitions_belong_together_and_scores_are_those_of_whole_episodes(any_order: list[int]) -> None:
     memory = ReplayBuffer(10_000)
     agents = trained(memory, 1500)
     rows = rows_of(memory)
@@ -145,8 +145,15 @@ def test_thousands_of_transitions_belong_together_and_none_is_lost_or_doubled(an
     assert all(steps == list(range(len(steps))) for steps in episodes.values())
     assert sum(1 for row in ended if row) >= len(episodes) - 6, "episodes are left open at the end alone"
     assert sum(any_order) == 3000
+    totals: dict[tuple[float, ...], float] = {}
+    for row, reward in zip(obs, rows["reward"].reshape(-1), strict=True):
+        totals[tuple(row[:2])] = totals.get(tuple(row[:2]), 0.0) + reward
+    whole = {tuple(row[:2]) for row, is_last in zip(after, ended, strict=True) if is_last}
+    scores = sorted(score for agent in agents for score in agent.scores)
+    assert scores == pytest.approx(sorted(totals[name] for name in whole), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_windows_of_several_steps_follow_their_lanes(any_order: list[int]) -> None:
     memory = MultiStepReplayBuffer(10_000, n_step=3, gamma=0.5)
     trained(memory, 600, n_step=True)
@@ -193,19 +200,6 @@ def test_a_worker_killed_in_flight_loses_its_step_alone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["next_obs"][:, 2], rows["obs"][:, 2] + 1)
     np.testing.assert_array_equal(rows["next_obs"][:, 4], rows["action"].reshape(-1))
     assert all(steps == list(range(len(steps))) for steps in steps_by_episode(rows).values())
-
-
-@pytest.mark.thorough
-def test_scores_are_those_of_whole_episodes(any_order: list[int]) -> None:
-    memory = ReplayBuffer(10_000)
-    agents = trained(memory, 600)
-    rows = rows_of(memory)
-    totals: dict[tuple[float, ...], float] = {}
-    for obs, reward in zip(rows["obs"], rows["reward"].reshape(-1), strict=True):
-        totals[tuple(obs[:2])] = totals.get(tuple(obs[:2]), 0.0) + reward
-    ended = {tuple(after[:2]) for after in rows["next_obs"] if after[2] == after[3]}
-    scores = sorted(score for agent in agents for score in agent.scores)
-    assert scores == pytest.approx(sorted(totals[name] for name in ended), rel=1e-5)
 
 
 class Token(BaseSink):

@@ -118,6 +118,7 @@ def test_what_learn_is_given_is_the_batch_that_the_engine_learns_from(n_step: in
     assert not rows["next_obs"][PRESENT].all()
 
 
+@pytest.mark.thorough
 def test_a_team_of_ones_own_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole, history = train(teams(), ReplayBuffer(200), resume=tmp_path / "whole")
     stop = {"callbacks": [lambda record: False]}

@@ -304,6 +304,7 @@ def test_the_generator_of_sample_goes_back_also_where_it_was_replaced() -> None:
     assert torch.equal(memory.sample(9)["obs"], twin.sample(9)["obs"])
 
 
+@pytest.mark.thorough
 def test_copies_are_made_of_rows_and_images_that_are_overwritten_once_each() -> None:
     memory = ReplayBuffer(1_000)
     world = World(memory, "images")

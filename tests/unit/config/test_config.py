@@ -228,6 +228,7 @@ def test_settings_are_yaml_and_reach_nested_keys() -> None:
     assert changed.hash() != base.hash()
 
 
+@pytest.mark.thorough
 @settings(deadline=None)  # the first call imports
 @given(st.integers(1, 10**9), st.floats(1e-8, 1, exclude_min=True))
 def test_any_value_in_range_survives_yaml(steps: int, lr: float) -> None:
@@ -235,6 +236,7 @@ def test_any_value_in_range_survives_yaml(steps: int, lr: float) -> None:
     assert manifest_from(yaml.safe_load(dump_yaml(manifest))) == manifest
 
 
+@pytest.mark.thorough
 def test_the_hash_is_the_same_in_another_process() -> None:
     code = "from agilerl.config import preset_for; print(preset_for('CartPole-v1').hash())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

@@ -48,6 +48,7 @@ def test_masked_lanes_show_a_part_of_the_full_ones_and_equal_the_single_environm
     env.close()
 
 
+@pytest.mark.thorough
 def test_ids_are_known_where_they_are_asked_for_and_not_before() -> None:
     code = (
         "import gymnasium, agilerl.envs.simulators.classic, agilerl.envs.vector as v\n"

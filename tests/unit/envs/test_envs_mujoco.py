@@ -281,6 +281,7 @@ def test_the_cost_of_a_step_is_measured() -> None:
     vector.close()
 
 
+@pytest.mark.thorough
 def test_mujoco_is_not_imported_for_other_environments() -> None:
     code = (
         "import sys, agilerl.envs.simulators.mujoco as m\n"

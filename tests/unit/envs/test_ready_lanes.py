@@ -213,6 +213,7 @@ def test_the_deadline_of_a_step_begins_when_it_is_sent(gate: Path, monkeypatch: 
     lanes.close()
 
 
+@pytest.mark.thorough
 def test_too_many_failures_end_in_an_error_and_a_reset_starts_again() -> None:
     lanes = lanes_with(None, count=2, max_restarts=0)
     lanes.reset(np.arange(2))

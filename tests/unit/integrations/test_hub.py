@@ -116,6 +116,7 @@ def test_a_push_is_one_commit_of_these_files(run: Path, server: HubStandIn) -> N
     assert server.repos[REPO].messages[-1] == f"DQN on CartPole-v1, mean return {mean:.4g}"
 
 
+@pytest.mark.thorough
 def test_a_repository_is_made_private_if_asked_for(run: Path, server: HubStandIn, monkeypatch: Any) -> None:
     push(run, REPO, private=True)
     assert server.repos[REPO].private
@@ -171,6 +172,7 @@ def test_commands_take_an_address_in_place_of_a_run(
     assert not (snapshot / "report.html").exists()
 
 
+@pytest.mark.thorough
 def test_the_film_is_pushed_and_of_a_loaded_run_is_here(
     run: Path, server: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(tree=trees)
 def test_any_tree_comes_back_with_the_same_types_and_bits(tree: dict[Any, Any]) -> None:

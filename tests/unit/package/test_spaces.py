@@ -307,6 +307,7 @@ def test_a_population_on_parts_trains_as_one_on_them_side_by_side(algo: str, lea
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_images_are_turned_and_scaled_alike_wherever_the_channels_are() -> None:
     """One network on [C, H, W], the other on [H, W, C] with `swap_channels` or without: the same weights."""
     shape = (6, 6, 3)

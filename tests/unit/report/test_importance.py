@@ -150,6 +150,7 @@ def test_few_births_say_nothing(tmp_path: Path) -> None:
     assert effects_of([RunRecords.read(litters(tmp_path / "run", lambda n: "mutated", generations=8))]) == ()
 
 
+@pytest.mark.thorough
 def test_the_command_prints_both_tables_or_json(tmp_path: Path) -> None:
     run = str(population(tmp_path / "run", by_lr, seed=1))
     result = CliRunner().invoke(app, ["importance", run])

@@ -30,6 +30,7 @@ def test_an_incomplete_last_row_is_not_read(tmp_path: Path) -> None:
         assert study_of(RunRecords.read(path)).trials[0].ended == 120.0
 
 
+@pytest.mark.thorough
 def test_a_page_of_a_large_population_shows_its_fittest_members(tmp_path: Path) -> None:
     """2,000 members in two generations: 300 rows fit, and the page says how many it leaves out."""
     rows = [

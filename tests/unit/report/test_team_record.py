@@ -80,6 +80,7 @@ class Undrawn(Drawn):
         return None
 
 
+@pytest.mark.thorough
 def test_a_run_by_its_id_is_filmed_by_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("mpe2")
     pytest.importorskip("pygame")

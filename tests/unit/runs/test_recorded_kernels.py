@@ -71,6 +71,7 @@ def test_kernels_of_another_version_are_refused() -> None:
         kernels_named("native-0")
 
 
+@pytest.mark.thorough
 @needs_c
 def test_a_run_of_torch_goes_on_in_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGILERL_NATIVE", "0")

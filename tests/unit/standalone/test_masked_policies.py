@@ -88,6 +88,7 @@ def test_runs_without_masks_say_nothing(tmp_path: Path) -> None:
         run.best.get_action(np.zeros((1, 4), np.float32))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algo", ["DQN", pytest.param("PPO", marks=pytest.mark.slow)])
 def test_the_onnx_program_takes_masks_and_no_illegal_action(algo: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

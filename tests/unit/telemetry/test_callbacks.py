@@ -57,6 +57,7 @@ def test_false_stops_the_run_and_resume_ends_as_if_it_had_never_stopped(tmp_path
     assert resumed.history == whole.history
 
 
+@pytest.mark.thorough
 def test_a_hook_that_raises_is_named_and_the_run_goes_on_from_there(tmp_path: Any) -> None:
     def broken(record: Any) -> None:
         raise ZeroDivisionError("of mine")

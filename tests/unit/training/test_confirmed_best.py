@@ -55,6 +55,7 @@ def steps_of(sink: Kept) -> list[int]:
     return [record.evaluation_env_steps for record in sink.records]
 
 
+@pytest.mark.thorough
 def test_the_best_of_noise_is_confirmed_in_the_last_generations_and_counted() -> None:
     records = Kept()
     run = agilerl.train(Lottery, out=None, sinks=[records], **RUN)
@@ -103,6 +104,7 @@ def test_of_equally_fit_members_the_one_that_was_evaluated_leads(monkeypatch: py
     assert run.result["best_member"] == 1
 
 
+@pytest.mark.thorough
 def test_a_run_that_misses_its_target_confirms_its_best_in_the_last_generations() -> None:
     records = Kept()
     run = agilerl.train(Lottery, out=None, sinks=[records], **RUN, target_score=1e6, confirm_screen=4)
@@ -346,11 +348,12 @@ ENDS = [("without a target", 3), ("several tries", 2)]
 SLOW_ENDS = [("without a target", 6), ("several tries", 6), ("a target that was missed", 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "stop_after"),
     [
         *ENDS,
-        pytest.param("a target that was missed", 2, marks=pytest.mark.thorough),
+        ("a target that was missed", 2),
         *(pytest.param(*end, marks=pytest.mark.slow) for end in SLOW_ENDS),
     ],
 )

@@ -42,6 +42,7 @@ def train(space: Any, algo: str | None = None, steps: int = 300, **more: Any) ->
     )
 
 
+@pytest.mark.thorough
 def test_bits_in_two_axes_are_learned() -> None:
     """Random play has 5 of 10."""
     assert train(spaces.MultiBinary([5, 9]), "DQN", 4000).best.fitness[-1] > 9

@@ -187,6 +187,7 @@ def test_every_static_file_is_served_and_named() -> None:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_page_gets_everything_then_what_is_new(root: Path) -> None:
     run = train_here(root / "CartPole-v1" / "dqn-0001")
     with serving(root) as (client, _), client.events(f"/{TOKEN}/events?run={KEY}") as read:

@@ -83,6 +83,7 @@ def trained(out: Path, *more: str) -> Path:
     return path.parent
 
 
+@pytest.mark.thorough
 def test_a_bare_command_has_their_help_and_the_same_bits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(manifest_workers, "LocalWorkers", Counted)
     monkeypatch.setattr("agilerl.training.manifest.worker_settings.available_cores", lambda: 3)
