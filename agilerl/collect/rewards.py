@@ -13,8 +13,7 @@ from agilerl.collect.collector import Shard
 from agilerl.envs.step import StepBatch
 from agilerl.ranks import ONE, Ranks
 
-NEW: Mapping[str, Any] = {"mean": 0.0, "var": 1.0, "count": 0}
-"""Statistics before any reward."""
+NEW: Mapping[str, Any] = {"mean": 0.0, "var": 1.0, "count": 0}  # before any reward
 EPSILON = 1e-8  # added to the variance
 
 
@@ -22,10 +21,9 @@ class RewardScale:
     """Reward scales 1 / std of the discounted return, one per member, over its lanes.
 
     Every lane accumulates G ← γ·G + r with the discount of its member, restarted with each episode and each generation.
-    Rewards are divided by the standard deviation of all sums of the member. They are not shifted, so their sign is
-    preserved. Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2, algorithm 1. Scales are
-    per member because the size of the sums depends on the discount; children continue their parent's. After a change
-    of the discount earlier sums count as those of one horizon, 1 / (1 - γ) steps of every lane.
+    Rewards are divided by the standard deviation of all sums of the member, and not shifted, so their sign is kept.
+    Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2, algorithm 1. The size of the sums depends on the discount;
+    children continue their parent's. Sums of an earlier discount count as those of one horizon, 1 / (1 - γ) steps.
 
     In a team every agent has a separate sum. It continues while the agent waits, and counts in the steps in which the
     agent acts. All agents share one scale, so that their rewards stay in proportion.
@@ -54,14 +52,12 @@ class RewardScale:
     @classmethod
     def of(cls, shard: Shard, num_envs: int) -> RewardScale | None:
         """Return the scales at the start of a generation of these members; None if scaling is off."""
-        start = shard.shared.rewards
-        return None if start is None else cls(shard.agents, num_envs, start, shard.ranks)
+        return None if shard.shared.rewards is None else cls(shard.agents, num_envs, shard.shared.rewards, shard.ranks)
 
     def see(self, reward: np.ndarray, batch: StepBatch) -> None:
         """Update with the rewards [L], or [L, M] for teams, of one vector step; idle lanes are ignored."""
         counts, done, discount = batch.mask, batch.terminated | batch.truncated, self._discount
-        if reward.ndim == 2 and batch.team is not None:
-            team = batch.team
+        if reward.ndim == 2 and (team := batch.team) is not None:
             if self._sums.ndim == 1:  # first step of a generation
                 self._sums = np.zeros(reward.shape)
             counts, done = team.acted & counts[:, None], done[:, None] | team.terminated | team.truncated
@@ -75,11 +71,10 @@ class RewardScale:
 
     def _moments(self, counts: np.ndarray) -> np.ndarray:
         """Return mean, variance and count [3, N] of the members' valid sums."""
-        members = len(self._agents)
-        sums, counts = self._sums.reshape(members, -1), counts.reshape(members, -1)
+        sums, counts = (x.reshape(len(self._agents), -1) for x in (self._sums, counts))
         if counts.all():
-            return np.stack([sums.mean(1), sums.var(1), np.full(members, float(sums.shape[1]))])
-        moments = np.zeros((3, members))
+            return np.stack([sums.mean(1), sums.var(1), np.full(len(sums), float(sums.shape[1]))])
+        moments = np.zeros((3, len(sums)))
         for member in np.flatnonzero(counts.any(1)):
             values = sums[member][counts[member]]
             moments[:, member] = values.mean(), values.var(), len(values)

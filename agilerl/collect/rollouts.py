@@ -244,8 +244,7 @@ class OnPolicyGeneration:
         running = self._running.going_on(self.obs, info, self._kept) if self.options.carry_envs else None
         if self.rewards is not None:
             self.rewards.keep()
-        statistics = None if self._statistics is None else ObservationStatistics.of(self._statistics)
-        shared = Shared(None, self.shard.shared.rewards, statistics, running, self.shard.shared.memories)
+        shared = Shared(None, self.shard.shared.rewards, None, running, self.shard.shared.memories)
         return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)
 
     def _recorded(self, info: dict[str, Any]) -> Iterator[ActingStep]:
