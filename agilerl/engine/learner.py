@@ -170,13 +170,13 @@ class RowsGroup(Group):
             return None
         return self.engine.whole(self.recipe, batches.stacked(), live)
 
-    def learn_epoch(self, rollout: object, plan: object) -> list[UpdateResult] | None:
+    def learn_epoch(self, rollout: object, plan: Any) -> list[UpdateResult] | None:
         if not isinstance(self.recipe, PolicyGradientRecipe):
             return None
         results = self.engine.whole_epoch(self.recipe, rollout, plan)
         if results is not None:
-            for agent in self.agents:
-                agent.__dict__["learn_counter"] += len(results)  # see `Learner.learn`
+            for agent, count in zip(self.agents, plan.live.sum(0).tolist(), strict=True):
+                agent.__dict__["learn_counter"] += count  # see `Learner.learn`
         return results
 
     def outputs(self, obs: Tree, noisy: bool = False) -> Tensor:

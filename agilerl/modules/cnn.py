@@ -305,7 +305,8 @@ class EvolvableCNN(LayeredModule):
         """Return layers and parameters of plain 2D convolutions of at most `MAX_PIXELS`; None if a hook or a subclass
         adds to them."""
         names = (self.activation, self.output_activation)
-        is_plain = all(getattr(type(self), name) is getattr(EvolvableCNN, name) for name in RUN_BY)
+        kinds = itertools.takewhile(lambda kind: kind is not EvolvableCNN, type(self).__mro__)
+        is_plain = not any(name in vars(kind) for kind in kinds for name in RUN_BY)
         is_plain = is_plain and self.block_type == "Conv2d" and not self.layer_norm and is_untouched(self)
         is_small = math.prod(self.input_shape[1:]) <= MAX_PIXELS  # the same in all members, whatever evolution adds
         if not is_plain or not is_small or not all(known_activation(name).pointwise for name in names):

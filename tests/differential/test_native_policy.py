@@ -39,7 +39,7 @@ def state_of(learner: Learner, results: list[Any]) -> list[Tensor]:
 def in_torch(agents: list[PPO], of: Rollout, epochs: list[EpochPlan]) -> list[Tensor]:
     learner = Learner(agents, kernels=TORCH)
     assert len(learner.groups) == 1
-    return state_of(learner, [learner.learn(0, batch) for plan in epochs for batch in of.batches(plan)])
+    return state_of(learner, [learner.learn(0, batch, batch.live) for plan in epochs for batch in of.batches(plan)])
 
 
 def in_c(agents: list[PPO], of: Rollout, epochs: list[EpochPlan], library: Any = None) -> list[Tensor]:
@@ -70,9 +70,11 @@ def assert_equal(one: list[Tensor], other: list[Tensor]) -> None:
 def test_two_hundred_minibatches_are_those_of_torch(case: str, equal: bool) -> None:
     space, masked, more = CASES[case]
     of, epochs = rollout(space, torch.float64, masked), plans(50)
-    mine = in_c(members(space, equal=equal, **more), of, epochs)
+    ours, theirs = (members(space, equal=equal, **more) for _ in range(2))
+    mine = in_c(ours, of, epochs)
     assert len(mine[-1]) >= 200
-    assert_close(mine, in_torch(members(space, equal=equal, **more), of, epochs))
+    assert_close(mine, in_torch(theirs, of, epochs))
+    assert [agent.learn_counter for agent in ours] == [agent.learn_counter for agent in theirs]
 
 
 SWITCHES = [

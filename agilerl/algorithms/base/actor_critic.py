@@ -150,8 +150,8 @@ class DeterministicActorCritic(EvolvableAlgorithm):
         for name in OPTIONS:
             if name in arguments:
                 setattr(self, name, arguments[name])
-        for name in ("expl_noise", "mean_noise"):
-            shape = np.shape(getattr(self, name))
+        for name, noise in (("expl_noise", self.expl_noise), ("mean_noise", self.mean_noise)):
+            shape = np.shape(noise)
             if shape[-1:] not in ((), (1,), (self.action_size,)):
                 text = f"{name} has shape {shape}, and an action {self.action_size} components"
                 raise ConfigError(f"{self.algo}: {text}. fix: one number, or one for each.")

@@ -81,10 +81,9 @@ class Named(Mapping[str, Any]):
         return hasattr(self._owner, self._key(name))
 
     def __getattr__(self, name: str) -> Any:
-        key = self._key(name)
-        if not hasattr(self._owner, key):
-            raise AttributeError(f"{self._owner.algo} has no {key}")
-        return getattr(self._owner, key)
+        if name not in self:
+            raise AttributeError(f"{self._owner.algo} has no {self._key(name)}")
+        return self[name]
 
 
 class Losses(dict[str, Any]):
