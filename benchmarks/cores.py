@@ -83,6 +83,12 @@ def time_kernels() -> None:
     fields |= {"done": torch.zeros(shape), "discount": torch.full(shape, 0.99)}
     batches = TransitionBatches(fields, torch.full(shape, 1 / rows), {}, updates, 0, True)
     space, actions = gym.spaces.Box(-1, 1, (8,)), gym.spaces.Discrete(4)
+    square, spent = torch.rand(1024, 1024), []
+    for _ in range(24):
+        begin = time.perf_counter()
+        square @ square
+        spent.append(time.perf_counter() - begin)
+    rate = 2 * 1024**3 / median(spent)
     for units in (32, 64, 256):
         hidden = {"hidden_size": [units]}
         network = {"latent_dim": units, "encoder_config": hidden, "head_config": hidden}
@@ -97,7 +103,10 @@ def time_kernels() -> None:
                     seconds.append(time.perf_counter() - begin)
             milliseconds[threads] = round(1e3 * median(seconds), 3)
         gain = round(milliseconds[1] / milliseconds[2], 2)
-        print(json.dumps({"units": units, "milliseconds": milliseconds, "times_as_fast": gain}), flush=True)
+        weights = sum(p.numel() for p in agents[0].actor.parameters() if p.dim() == 2)
+        bound = round(1e3 * updates * members * 5 * 2 * rows * weights / rate, 3)
+        line = {"units": units, "milliseconds": milliseconds, "times_as_fast": gain, "products_ms": bound}
+        print(json.dumps(line), flush=True)
 
 
 def main() -> None:
