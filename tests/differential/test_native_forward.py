@@ -284,8 +284,18 @@ def test_greedy_actions_of_teams_do_not_depend_on_the_cut(kind: Any, box: bool) 
     np.testing.assert_allclose(actions[0], actions[1], rtol=1e-4, atol=1e-4)
 
 
+def test_greedy_actions_from_images_do_not_depend_on_the_cut() -> None:
+    space = gym.spaces.Box(0, 255, (3, 10, 9), np.uint8)
+    config = {"encoder_config": {"channel_size": [5, 7], "kernel_size": [3, 2], "stride_size": [2, 1]}}
+    obs = np.random.default_rng(0).integers(0, 256, (5, 33, *space.shape), np.uint8)
+    make = lambda: [DQN(space, DISCRETE, index=i, seed=i, net_config=config) for i in range(5)]  # noqa: E731
+    assert_cut_freely(make, obs)
+    actions = [adopted(make(), kernels).act_greedy(obs) for kernels in (NATIVE, TORCH)]
+    np.testing.assert_array_equal(*actions)
+
+
 def test_what_c_does_not_run_acts_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = gym.spaces.Box(0, 255, (1, 12, 12), np.uint8)
+    image = gym.spaces.Box(0, 255, (1, 40, 40), np.uint8)
     both = gym.spaces.Dict({"at": OBS, "card": gym.spaces.Discrete(3)})
     in_torch = {
         "float64": members(DQN, DISCRETE, torch.float64),
@@ -293,7 +303,7 @@ def test_what_c_does_not_run_acts_in_torch(monkeypatch: pytest.MonkeyPatch) -> N
         "one value for each action": [RainbowDQN(OBS, DISCRETE, noisy=False, dueling=False, distributional=False)],
         "two heads": [PPO(OBS, DISCRETE, share_encoders=True)],
         "recurrent": [PPO(OBS, DISCRETE, recurrent=True)],
-        "image": [DQN(image, DISCRETE)],
+        "large image": [DQN(image, DISCRETE)],
         "Dict": [DQN(both, DISCRETE)],
         "relaxed": [BC(OBS, BOX, net_config={"head_config": {"output_activation": "Softmax"}})],
     }
