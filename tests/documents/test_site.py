@@ -88,7 +88,7 @@ def test_every_page_is_there_as_markdown_too(site: Path) -> None:
             assert (site / name).parent.joinpath(link).resolve().exists(), f"{name}: {link}"
     assert "| `evo_steps` | an integer of at least 1 | `10000` |" in (site / "manifest.md").read_text(encoding="utf-8")
     reference = (site / "api.md").read_text(encoding="utf-8")
-    assert "### `train(env: foreign.EnvLike, algo: str | type | None = None" in reference
+    assert "### `train(env: foreign.EnvLike = None, algo: str | type | None = None" in reference
     assert "### `DQN.learn(" in reference
     assert "### `RunError`" in reference
 
