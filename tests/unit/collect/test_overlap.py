@@ -50,20 +50,22 @@ def test_updates_run_during_the_next_step_and_see_the_steps_before_it(monkeypatc
     def spy(cls: Any, name: str, label: Any) -> None:
         original = vars(cls)[name]
 
-        def called(self: Any, *arguments: Any) -> Any:
-            calls.append(label(self, *arguments))
-            return original(self, *arguments)
+        def called(self: Any, *arguments: Any, **named: Any) -> Any:
+            calls.append(label(self, *arguments, **named))
+            return original(self, *arguments, **named)
 
         monkeypatch.setattr(cls, name, called)
 
     spy(Acting, "begin", lambda self: "begin")
-    spy(Acting, "finish", lambda self: "finish")
+    spy(Acting, "wait", lambda self: "wait")
     spy(Acting, "step", lambda self: "step")
-    spy(Updates, "learn", lambda self, index: f"learn {index} of {self.replay.memory.counter}")
+    spy(Updates, "learn", lambda self, index, is_whole=True: f"learn {index} of {self.replay.memory.counter}")
+    spy(Updates, "finish", lambda self: "finish")
     three = {**SMALL, "steps": 6, "evo_steps": 6}
     agilerl.train(PlainCartPole, "DQN", overlap=True, **three)
     assert calls == [
-        "begin", "finish", "begin", "learn 0 of 4", "finish", "begin", "learn 1 of 8", "finish", "learn 2 of 12",
+        "begin", "wait", "finish", "begin", "learn 0 of 4", "wait", "finish", "begin", "learn 1 of 8", "wait", "finish",
+        "learn 2 of 12", "finish",
     ]  # fmt: skip
     calls.clear()
     agilerl.train(PlainCartPole, "DQN", overlap=False, **three)

@@ -185,7 +185,7 @@ def test_no_shard_is_too_far_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.thorough
 def test_every_member_makes_its_steps_and_every_birth_has_an_id_of_its_own(tmp_path: Path) -> None:
-    run = train(out=tmp_path, steps=200, tournament_size=3)
+    run = train(out=tmp_path, steps=200, **{"tournament_selection.tournament_size": 3})
     assert [agent.steps[-1] for agent in run.population] == [200] * 6
     assert run.result["env_steps_population"] == 1200
     assert run.result["generations"] == len(run.history) == 1 + 4 * 3

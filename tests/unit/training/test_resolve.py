@@ -150,8 +150,9 @@ def test_no_size_of_image_is_without_a_default(side: int) -> None:
 
 
 def test_the_encoder_that_is_built_stands_in_the_configuration(tmp_path: Path) -> None:
-    image = Sampled(OBSERVATIONS["picture"], ACTIONS["discrete"])
-    run = agilerl.train(lambda: image, "PPO", **{**short("PPO"), "out": tmp_path})
+    run = agilerl.train(
+        lambda: Sampled(OBSERVATIONS["picture"], ACTIONS["discrete"]), "PPO", **{**short("PPO"), "out": tmp_path}
+    )
     written = load_manifest(run.path / "config.yaml")
     assert written.network.encoder == {"channel_size": [32, 64], "kernel_size": [4, 3], "stride_size": [2, 2]}
     assert written.network.encoder_config is None
@@ -188,13 +189,15 @@ OTHER = {
 
 @pytest.mark.parametrize("name", DENSE)
 def test_small_observations_are_read_side_by_side_and_members_share_rows(name: str, tmp_path: Path) -> None:
-    make = Sampled(DENSE[name], ACTIONS["discrete"])
-    run = agilerl.train(lambda: make, "PPO", **{**short("PPO"), "out": tmp_path})
+    def make() -> Sampled:
+        return Sampled(DENSE[name], ACTIONS["discrete"])
+
+    run = agilerl.train(make, "PPO", **{**short("PPO"), "out": tmp_path})
     assert json.loads((run.path / "run.json").read_text())["learner"] == "fused"
     assert load_manifest(run.path / "config.yaml").network == preset_for("none", "PPO").network
     assert type(run.best.actor.encoder).__name__ == "EvolvableMLP"
     own = {"network.encoder_config.hidden_size": [24]}
-    assert task_of(apply_overrides(run.manifest, own)).resolve(make).network.encoder_config.hidden_size == [24]
+    assert task_of(apply_overrides(run.manifest, own)).resolve(make()).network.encoder_config.hidden_size == [24]
 
 
 @pytest.mark.parametrize("name", OTHER)
