@@ -148,10 +148,10 @@ class OffPolicyCollector(LaneCollector[OffPolicyOptions]):
         for index in range(count + 1):
             is_going_on = index < count and acting.begin()
             start = time.perf_counter()
-            if index:
-                updates.begin(index - 1)
-            stepping = time.perf_counter()
             try:
+                if index:
+                    updates.begin(index - 1)
+                stepping = time.perf_counter()
                 batch = acting.wait() if is_going_on else None
             finally:  # of an exception too: the calls in the background use memory of the learner
                 stepped = time.perf_counter()

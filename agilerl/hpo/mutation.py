@@ -265,7 +265,7 @@ class Mutations(Checked):
             return MutationRecord()
         name, parameter = config.sample(self.rng)
         if not hasattr(agent, name):
-            raise MutationError(f"hp_config names {name!r}, which {type(agent).__name__} lacks. fix: self.{name}.")
+            raise MutationError(f"hp_config names {name!r}, which {type(agent).__name__} lacks. fix: leave it out.")
         before = resolve(agent, name)
         parameter.value = before  # use the live attribute, not a cached value
         after = parameter.mutate(self.rng)

@@ -24,7 +24,7 @@ class Threads:
         count: at least two, this thread included.
 
     Attributes:
-        count: threads that there are, this one included; the system may give fewer.
+        count: as asked for, 1 if the system gives no thread.
         defers: whether calls go on after `Kernel.run`, until `finish`.
     """
 

@@ -157,8 +157,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     def inputs_of(self, obs: Tree, group: str, axis: int) -> tuple[tuple[Tree, ...], ...]:
         """Return the inputs of each of a group's `networks`, as rows [..., K·B, ...]; see `value_inputs`."""
-        own = (team_policies.own_rows(obs, self.grouped_agents[group], axis),)
-        return (own,) if self.share_encoders else (own, self.value_inputs(obs, group, axis))
+        of_policy = (team_policies.own_rows(obs, self.grouped_agents[group], axis),)
+        return (of_policy,) if self.share_encoders else (of_policy, self.value_inputs(obs, group, axis))
 
     def value_parts(self, group: str, normalised: Sequence[str]) -> Sequence[str]:
         """Return the names of the statistics of a value's input, part by part; `normalised`: those of policies."""

@@ -9,6 +9,11 @@
 
 enum { MAX_JOBS = 64, MAX_CALL = 1024, MAX_THREADS = 256 };
 
+_Static_assert(sizeof(SoftActorCritic) <= MAX_CALL && sizeof(TeamActorCritic) <= MAX_CALL &&
+                   sizeof(ActorCritic) <= MAX_CALL && sizeof(PolicyGradient) <= MAX_CALL &&
+                   sizeof(TemporalDifference) <= MAX_CALL && sizeof(Forward) <= MAX_CALL,
+               "a call is copied for every member");
+
 typedef int64_t (*Run)(const void *call, int64_t vector, int64_t is_float64);
 
 /* `call` begins with its Rows; rooms: one for each thread, the caller's first; next: member to take; left: not computed. */
