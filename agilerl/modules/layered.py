@@ -382,4 +382,4 @@ def check_limits(limits: Mapping[str, tuple[int, int]]) -> None:
     """Raise ConfigError unless every (min, max) is positive and in order."""
     for what, (low, high) in limits.items():
         if not 0 < low <= high:
-            raise ConfigError(f"limits of {what} must be positive with min <= max; got {low}..{high}. fix: 16..64, say.")
+            raise ConfigError(f"limits of {what} must be positive with min <= max; got {low}..{high}. fix: 16..64.")
