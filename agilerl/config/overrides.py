@@ -50,10 +50,14 @@ def is_key(name: str, path: str) -> bool:
 
 
 def check_agreement(arguments: Iterable[Setting], settings: Iterable[Setting]) -> None:
-    """Raise ConfigError for an argument, by its dotted key, and a setting that give it different values."""
-    for argument, setting in itertools.product(arguments, settings):
-        if argument.value is not None and is_key(setting.key, argument.key) and not _is_equal(setting, argument):
-            raise ConfigError(f"{argument.text} and {setting.text} contradict each other. fix: one of the two.")
+    """Raise ConfigError for an argument, by its dotted key, or a setting, and a setting that give one key different
+    values."""
+    named = [argument for argument in arguments if argument.value is not None]
+    settings = [setting._replace(key=without_aliases(setting.key)) for setting in settings]
+    for first, second in (*itertools.product(named, settings), *itertools.combinations(settings, 2)):
+        is_same = first.key == second.key or is_key(second.key, first.key) or is_key(first.key, second.key)
+        if is_same and not _is_equal(second, first):
+            raise ConfigError(f"{first.text} and {second.text} contradict each other. fix: one of the two.")
 
 
 def _is_equal(setting: Setting, argument: Setting) -> bool:
