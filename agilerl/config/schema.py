@@ -123,7 +123,7 @@ class Environment(Section):
     kwargs: dict[str, Any] = {}
     backend: Literal["gymnasium", "envpool", "auto"] = "gymnasium"  # auto: EnvPool where installed and faster
     healing: bool = False  # worker processes, so that crashes and hangs of environments are survived too
-    num_workers: Count | None = None  # worker processes; null with healing: one per core, at most 4; else 1: this one
+    num_workers: Count | None = None  # processes, this one included without healing; null: 1, with healing one per core
     deadline_s: Positive = 60.0  # worker processes: seconds after which a step counts as hung
     max_restarts: CountOrZero = 10  # replacements of environments that fail, after which the run stops
     asynchronous: bool = False  # worker processes: slow lanes do not hold up others; results depend on timing
@@ -135,8 +135,10 @@ class Environment(Section):
         several = (self.num_workers or 1) > 1 and self.backend == "gymnasium"  # EnvPool has threads of its own
         if not (self.healing or several or self.asynchronous):
             return {}
-        limits = {"deadline_s": self.deadline_s, "max_restarts": self.max_restarts}
-        return {"healing": True, "num_workers": self.num_workers, **limits}
+        options: dict[str, Any] = {"num_workers": self.num_workers, "deadline_s": self.deadline_s}
+        if self.healing or self.asynchronous:  # else this process is one of them, and replaces what raises
+            options |= {"healing": True, "max_restarts": self.max_restarts}
+        return options
 
 
 class Encoder(Section):

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import math
 import multiprocessing
 import os
-import signal
+import select
 import sys
 import threading
 import time
-import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing.connection import wait
 from operator import methodcaller
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import Space
@@ -31,10 +26,11 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.ranges import Count, CountOrZero, Positive, check
-from agilerl.core.safe_path import as_before, end_group_with_parent, kill_group, without_working_folder
-from agilerl.core.spaces import nested
+from agilerl.core.safe_path import kill_group, without_working_folder
 from agilerl.core.tree import Tree
-from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, Construction, constructing, reseed
+from agilerl.envs.copies import CONNECTIONS, HELPER
+from agilerl.envs.generators import CONSTRUCTION
+from agilerl.envs.lane_worker import CLOSE_S, Job, Line, LocalPart, SharedRows, work
 from agilerl.envs.lanes import UNMARKED, EnvFactory, LaneInfo, SyncLanes, check_seeds
 from agilerl.envs.limits import time_limit
 from agilerl.envs.masks import FINAL_MASK, MASK
@@ -42,9 +38,7 @@ from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
 
 START_S = 60.0  # per environment of a new worker, whose first answer may wait for imports of a simulator
-CLOSE_S = 2.0
 LOOK_S = 0.5  # polling interval for processes whose pipe a simulator's process has inherited and keeps open
-CONNECTIONS: weakref.WeakSet[Connection] = weakref.WeakSet()  # parent's ends of all pipes; forks inherit them
 
 
 @dataclass(frozen=True)
@@ -99,41 +93,40 @@ def describe(lanes: Any) -> Description:
 
 
 class Worker:
-    """One process and the parent's end of its pipe."""
+    """One process and the parent's end of its pipe; or a part of this process, if it is local."""
 
-    def __init__(self, number: int, lanes: slice) -> None:
-        self.number, self.lanes = number, lanes
+    def __init__(self, number: int, lanes: slice, is_local: bool = False) -> None:
+        self.number, self.lanes, self.is_local = number, lanes, is_local
         self.process: Any = None
-        self.connection: Connection | None = None
+        self.line: Line | LocalPart | None = None
         self.seeds: tuple[int, ...] | None = None
         self.restarts = 0
         self.has_answered = False  # all its environments exist
 
     def stop(self, patience_s: float = 0.0) -> None:
         """Terminate the process and its child processes, by force after `patience_s`, and release its resources."""
-        if self.connection is not None:
+        if self.line is not None:
             with contextlib.suppress(OSError):
                 if patience_s:
-                    self.connection.send(("close",))
+                    self.line.send(("close",))
             if self.process is not None and patience_s:
                 self.process.join(patience_s)
-            self.connection.close()
+            self.line.close()
         if self.process is not None:
             kill_group(self.process.pid)
             if self.process.is_alive():
                 self.process.kill()
             self.process.join()
             self.process.close()
-        self.connection = self.process = None
+        self.line = self.process = None
 
 
-@dataclass(frozen=True)
-class PendingStep:
+class PendingStep(NamedTuple):
     """A step in progress in the workers.
 
     Attributes:
         before: [L, ...] observations before the step. mask: [L] lanes to step.
-        waiting: connection -> worker without an answer yet. faults: of unreachable workers.
+        waiting: line -> worker without an answer yet. faults: of unreachable workers.
     """
 
     before: Any
@@ -143,9 +136,9 @@ class PendingStep:
 
     def is_ready(self, timeout_s: float) -> bool:
         """Return True if all answers arrive within this many seconds."""
-        limit, missing = time.monotonic() + timeout_s, set(self.waiting)
+        limit, missing = time.monotonic() + timeout_s, {line for line in self.waiting if isinstance(line, Line)}
         while missing:
-            ready = wait(list(missing), timeout=max(0.0, limit - time.monotonic()))
+            ready = readable(missing, limit - time.monotonic())
             if not ready:
                 return False
             missing -= set(ready)
@@ -169,6 +162,8 @@ class HealingLanes:
         reset_ended: see `SyncLanes`. spec: specification of a registered environment.
         build: creates a worker's lanes: `SyncLanes`, or `TeamLanes`, which need parallel environments.
         description: of one lane; by default a worker creates an environment to determine it.
+        takes_part: this process is one of `num_workers` if they are fewer than lanes: it steps the first ones while the
+            others step theirs. Exceptions are faults as in workers, but a crash or a hang is one of this process.
 
     Attributes:
         faults: all failures so far. team: agents and their spaces; None for single agents.
@@ -190,6 +185,7 @@ class HealingLanes:
         spec: EnvSpec | None = None,
         build: Callable[..., Any] = SyncLanes,
         description: Description | None = None,
+        takes_part: bool = False,
     ) -> None:
         check_options(num_workers, deadline_s, max_restarts)
         if not factories:
@@ -208,15 +204,16 @@ class HealingLanes:
             self.backend = "healing_teams"
         self.single_observation_space: Space[Any] = self.description.observation_space
         self.single_action_space: Space[Any] = self.description.action_space
-        self._memory = SharedRows(
-            multiprocessing.get_context(), self.single_observation_space, self.num_lanes, self.team
-        )
-        self._obs, self._final, self._reward, self._flags, *self._team_rows = self._memory.arrays()
+        spaces = self.single_observation_space, self.single_action_space
+        self._memory = SharedRows(multiprocessing.get_context(), *spaces, self.num_lanes, self.team)
+        self._rows = self._memory.arrays()
         self._info = LaneInfo(self.num_lanes)
         self._is_reset = False
         count = min(self.num_lanes, num_workers or min(4, os.cpu_count() or 1))
         edges = np.linspace(0, self.num_lanes, count + 1).astype(int)
-        self.workers = [Worker(i, slice(int(edges[i]), int(edges[i + 1]))) for i in range(count)]
+        parts = [slice(int(edges[i]), int(edges[i + 1])) for i in range(count)]
+        takes_part = takes_part and count < self.num_lanes
+        self.workers = [Worker(i, part, takes_part and i == 0) for i, part in enumerate(parts)]
         self._finalizer = weakref.finalize(self, _stop_all, self.workers)
 
     def _described(self) -> Description:
@@ -252,7 +249,7 @@ class HealingLanes:
             infos[fault.worker] = self._heal(fault)
         self._update_info(infos)
         self._is_reset = True
-        return trees.copy(self._obs), self._info.copies()
+        return trees.copy(self._rows.obs), self._info.copies()
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is set if a worker was replaced."""
@@ -261,7 +258,7 @@ class HealingLanes:
     def begin_step(self, actions: Tree, active: np.ndarray | None = None) -> PendingStep:
         """Send the actions to the workers, which step asynchronously."""
         self._check_actions(actions)
-        before = trees.copy(self._obs)
+        before = trees.copy(self._rows.obs)
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
         return PendingStep(before, mask, *self._send_step(actions, None if active is None else mask))
 
@@ -274,11 +271,18 @@ class HealingLanes:
 
     def _send_step(self, actions: Tree, mask: np.ndarray | None) -> tuple[dict[Any, Worker], dict[int, Fault]]:
         """Send actions to the workers of the lanes `mask` [L], None for all; see `_send`."""
-        commands = {
-            w.number: ("step", trees.take(actions, w.lanes), None if mask is None else mask[w.lanes])
-            for w in self.workers
-            if mask is None or mask[w.lanes].any()
-        }
+        shared, active = self._rows.actions, self._rows.active
+        is_shared = isinstance(actions, np.ndarray) and shared is not None
+        is_shared = is_shared and (actions.dtype, actions.shape) == (shared.dtype, shared.shape)  # type: ignore[union-attr]
+        commands: dict[int, Any] = {}
+        for worker in self.workers:
+            rows = worker.lanes
+            if mask is not None and not mask[rows].any():
+                continue
+            active[rows] = True if mask is None else mask[rows]
+            if is_shared:
+                shared[rows] = actions[rows]  # type: ignore[index]
+            commands[worker.number] = None if is_shared else ("step", trees.take(actions, rows))
         return self._send(commands)
 
     def finish_step(self, pending: PendingStep) -> StepBatch:
@@ -294,25 +298,29 @@ class HealingLanes:
         Args:
             before: [L, ...] observations before the step. infos: worker number -> info of the workers that answered.
         """
-        reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
-        final, healed = trees.choose(mask, self._final, before), np.zeros(self.num_lanes, dtype=bool)
+        rows, idle, healed = self._rows, ~mask, np.zeros(self.num_lanes, dtype=bool)
+        reward, flags, final = rows.reward.copy(), rows.flags.copy(), trees.copy(rows.final_obs)
+        if idle.any():
+            reward[idle], flags[:, idle] = 0.0, False
+            trees.put(final, idle, trees.take(before, idle))
+        terminated, truncated = flags
         final_masks = self._final_masks(infos)
         for fault in failed:
-            rows = self.workers[fault.worker].lanes
+            part = self.workers[fault.worker].lanes
             infos[fault.worker] = self._heal(fault)
-            reward[rows], terminated[rows], truncated[rows] = 0.0, False, mask[rows]
-            mask[rows], healed[rows] = False, True
+            reward[part], terminated[part], truncated[part] = 0.0, False, mask[part]
+            mask[part], healed[part] = False, True
         final = trees.choose(healed, before, final) if failed else final
         self._update_info(infos)
         info = {**self._info.copies(), **final_masks, **({"healed": healed.copy()} if failed else {})}
         team, replaced = self._team_step(mask), healed if failed else None
-        return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info, team, replaced)
+        return StepBatch(trees.copy(rows.obs), reward, terminated, truncated, final, mask, info, team, replaced)
 
     def _team_step(self, mask: np.ndarray) -> TeamStep | None:
         """Return the last step by agent, for transitions `mask` [L]; None for single agents."""
         if self.team is None:
             return None
-        reward, flags, defined = self._team_rows
+        reward, flags, defined = self._rows.team
         rows = mask[:, None]
         (terminated, truncated, acted), defined = flags & rows, np.where(rows, defined, np.nan)
         actions = None if np.isnan(defined).all() else defined
@@ -326,7 +334,7 @@ class HealingLanes:
     def start(self) -> None:
         """Start missing workers now instead of with the first episodes."""
         for worker in self.workers:
-            if worker.connection is None:
+            if worker.line is None:
                 self._start(worker)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -384,13 +392,17 @@ class HealingLanes:
 
     def _start(self, worker: Worker) -> None:
         """Start the worker's process."""
-        context: Any = multiprocessing.get_context(start_method())
-        mine, theirs = context.Pipe()
         factories: Any = CloudpickleWrapper(self.factories[worker.lanes])  # type: ignore[arg-type]
         construction = self._construction._replace(first=worker.lanes.start, replacement=worker.restarts)
         job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes, self.build, construction)
+        worker.has_answered = False
+        if worker.is_local:
+            worker.line = LocalPart(job)
+            return
+        context: Any = multiprocessing.get_context(start_method())
+        mine, theirs = context.Pipe()
         worker.process = context.Process(target=work, args=(theirs, job, os.getpid()), daemon=True)
-        worker.connection, worker.has_answered = mine, False
+        worker.line = Line(mine)
         CONNECTIONS.add(mine)
         with without_main(), without_working_folder():
             worker.process.start()
@@ -407,17 +419,17 @@ class HealingLanes:
         """Send each worker its command and collect the answers: (info by worker, faults)."""
         return self._collect(*self._send(commands), patience_s)
 
-    def _send(self, commands: dict[int, tuple[Any, ...]]) -> tuple[dict[Any, Worker], dict[int, Fault]]:
-        """Send each worker its command: (connection -> worker that will answer, faults by worker)."""
+    def _send(self, commands: dict[int, Any]) -> tuple[dict[Any, Worker], dict[int, Fault]]:
+        """Send each worker its command, see `work`: (line -> worker that will answer, faults by worker)."""
         faults: dict[int, Fault] = {}
         waiting: dict[Any, Worker] = {}
         for number, command in commands.items():
             worker = self.workers[number]
             try:
-                if worker.connection is None:
+                if worker.line is None:
                     raise EOFError
-                worker.connection.send(command)
-                waiting[worker.connection] = worker
+                worker.line.send(command)
+                waiting[worker.line] = worker
             except (OSError, EOFError):
                 faults[number] = self._died(worker)
         return waiting, faults
@@ -429,23 +441,25 @@ class HealingLanes:
         infos: dict[int, dict[str, Any]] = {}
         patience_s = self.deadline_s if patience_s is None else patience_s
         limit = time.monotonic() + patience_s
-        while waiting:
-            for connection in wait_for(waiting, limit - time.monotonic()):
-                self._receive(connection, waiting.pop(connection), infos, faults)
-            if time.monotonic() > limit:
-                for worker in waiting.values():
-                    faults[worker.number] = self._fault(worker, "hung", f"no answer after {patience_s:g} s")
-                break
+        try:
+            while waiting:
+                for line in wait_for(waiting, limit - time.monotonic()):
+                    self._receive(line, waiting.pop(line), infos, faults)
+                if time.monotonic() > limit:
+                    for worker in waiting.values():
+                        faults[worker.number] = self._fault(worker, "hung", f"no answer after {patience_s:g} s")
+                    break
+        except BaseException:  # such as Ctrl-C: their answers would be read as those to the next commands
+            _stop_all(list(waiting.values()))
+            raise
         return infos, [faults[number] for number in sorted(faults)]
 
-    def _receive(
-        self, connection: Any, worker: Worker, infos: dict[int, dict[str, Any]], faults: dict[int, Fault]
-    ) -> None:
+    def _receive(self, line: Any, worker: Worker, infos: dict[int, dict[str, Any]], faults: dict[int, Fault]) -> None:
         """Read a worker's answer into `infos`, or its failure into `faults`."""
         try:
-            if not connection.poll():
+            if isinstance(line, Line) and not readable([line], 0.0):
                 raise EOFError
-            kind, *rest = connection.recv()
+            kind, *rest = line.receive() or ("ok", {})
         except (EOFError, OSError):
             faults[worker.number] = self._died(worker)
             return
@@ -496,9 +510,23 @@ def derived_seeds(seeds: tuple[int, ...] | None, restarts: int, count: int) -> t
 
 
 def wait_for(waiting: dict[Any, Worker], seconds: float) -> list[Any]:
-    """Return the connections of workers that have answered or died, after some of these seconds."""
-    ready: list[Any] = wait(list(waiting), timeout=max(0.0, min(LOOK_S, seconds)))
-    return ready or [connection for connection, worker in waiting.items() if not worker.process.is_alive()]
+    """Return lines of workers that have answered or died, after some of these seconds; this process's part is first."""
+    if local := [line for line in waiting if isinstance(line, LocalPart)]:
+        return local
+    return readable(waiting, min(LOOK_S, seconds)) or [
+        line for line, worker in waiting.items() if not worker.process.is_alive()
+    ]
+
+
+def readable(lines: Iterable[Any], seconds: float) -> list[Any]:
+    """Return the lines whose pipe can be read, after at most these seconds."""
+    by_file = {line.fileno(): line for line in lines}
+    if not hasattr(select, "poll"):
+        return wait(list(by_file.values()), max(0.0, seconds))
+    files = select.poll()  # a tenth of the time of `wait`
+    for file in by_file:
+        files.register(file, select.POLLIN)
+    return [by_file[file] for file, _ in files.poll(max(0.0, 1000 * seconds))]
 
 
 def check_options(num_workers: int | None, deadline_s: float, max_restarts: int) -> None:
@@ -513,12 +541,12 @@ def start_method() -> str:
 
     A process with CUDA or with threads must not be forked: the child would inherit locks that are never released.
     Monitor threads of progress bars are exempt, because they hold locks only briefly. Threads of the kernels do not
-    count either: they hold no lock between two calls.
+    count either, nor those of lanes: they hold no lock between two calls.
     """
     methods = multiprocessing.get_all_start_methods()
     has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     threads = [t for t in threading.enumerate() if t is not threading.main_thread()]
-    others = [t for t in threads if not type(t).__module__.startswith("tqdm")]
+    others = [t for t in threads if not type(t).__module__.startswith("tqdm") and not t.name.startswith(HELPER)]
     if "fork" in methods and not has_cuda and not others and sys.platform != "darwin":
         return "fork"
     return "forkserver" if "forkserver" in methods else "spawn"
@@ -542,140 +570,3 @@ def _stop_all(workers: Sequence[Worker]) -> None:
     for worker in workers:
         with contextlib.suppress(Exception):
             worker.stop()
-
-
-# -- worker side: writes to shared memory, or exits --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Job:
-    """Arguments of a worker.
-
-    Attributes:
-        factories: of its lanes, in a `CloudpickleWrapper` unless the process inherits them.
-        reset_ended: see `SyncLanes`.
-        spec: of the registered environment; None if the process inherits the registry.
-        memory: `SharedRows` of all workers; None to describe an environment. rows: rows of this worker's lanes.
-        build: creates lanes from factories. construction: seed of their construction, see `envs.generators`.
-    """
-
-    factories: Any
-    reset_ended: bool
-    spec: EnvSpec | None
-    memory: Any
-    rows: slice
-    build: Callable[..., Any] = SyncLanes
-    construction: Construction = UNSEEDED
-
-
-class SharedRows:
-    """Arrays [`count`, ...] in which each worker writes its own rows; see `StepBatch` for their meaning, and `TeamStep`
-    for those of a team."""
-
-    def __init__(self, context: Any, space: Space[Any], count: int, team: Any = None) -> None:
-        self.space = space
-        shapes = [((count, *(part.shape or ())), part.dtype) for part in trees.leaves(nested(space))] * 2
-        shapes += [((count,), np.float64), ((2, count), bool)]
-        if team is not None:
-            agents = len(team.agents)
-            shapes += [((count, agents), np.float64), ((3, count, agents), bool), ((count, team.width), np.float64)]
-        self.layout = [(shape, np.dtype(dtype)) for shape, dtype in shapes]
-        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in self.layout]
-        self.blocks = [context.RawArray("b", max(1, size)) for size in sizes]  # raw shared memory, one per array
-
-    def arrays(self) -> tuple[Any, ...]:
-        """Return (obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of the memory; of a team
-        also rewards [L, M], flags [3, L, M] terminated, truncated and acted, and environment-defined actions [L, A]."""
-        views = iter(
-            np.frombuffer(block, dtype=dtype, count=math.prod(shape)).reshape(shape)
-            for block, (shape, dtype) in zip(self.blocks, self.layout, strict=True)
-        )
-        obs, final_obs = (trees.map_leaves(lambda _: next(views), nested(self.space)) for _ in range(2))
-        return obs, final_obs, *views
-
-
-def work(connection: Connection, job: Job, parent: int) -> None:
-    """Serve commands until the pipe closes. Every answer is ("ok", info) or ("fault", message, traceback).
-
-    Args:
-        connection: the worker's end. job: arguments of the worker. parent: process at the other end.
-    """
-    _detach(parent)
-    lanes: Any = None
-    try:
-        if job.spec is not None and job.spec.id not in gymnasium.registry:
-            gymnasium.registry[job.spec.id] = job.spec
-        views = None if job.memory is None else job.memory.arrays()
-        while True:
-            command, *arguments = connection.recv()
-            if command == "close":
-                break
-            try:
-                if lanes is None:
-                    with constructing(job.construction):
-                        lanes = job.build(job.factories.fn, reset_ended=job.reset_ended)
-                if command == "apply":
-                    answer: tuple[Any, ...] = ("ok", _apply(lanes, *arguments))
-                else:
-                    done = _reset if command == "reset" else _step
-                    answer = ("ok", done(lanes, views, job.rows, *arguments))
-            except (Exception, SystemExit) as error:
-                answer = ("fault", f"{error}", traceback.format_exc())
-            connection.send(answer)
-    except (EOFError, OSError, KeyboardInterrupt):
-        pass  # the other side has closed
-    finally:
-        if lanes is not None:
-            with contextlib.suppress(Exception):
-                lanes.close()
-        connection.close()
-
-
-def _reset(lanes: Any, views: Any, rows: slice, seeds: np.ndarray | None) -> dict[str, Any]:
-    obs, info = lanes.reset(seeds)
-    _copy(views[0], rows, obs)
-    return dict(info)
-
-
-def _step(lanes: Any, views: Any, rows: slice, actions: Any, active: np.ndarray | None) -> dict[str, Any]:
-    batch = lanes.step(actions, active)
-    obs, final_obs, reward, flags, *team_rows = views
-    _copy(obs, rows, batch.obs)
-    _copy(final_obs, rows, batch.final_obs)
-    reward[rows], flags[:, rows] = batch.reward, (batch.terminated, batch.truncated)
-    if team_rows:
-        team, (reward, flags, defined) = batch.team, team_rows
-        reward[rows], flags[:, rows] = team.reward, (team.terminated, team.truncated, team.acted)
-        defined[rows] = np.nan if team.defined is None else team.defined
-    return dict(batch.info)
-
-
-def _apply(lanes: foreign.Env, function: Callable[[Any], Any]) -> dict[str, Any]:
-    result = function(lanes)
-    ForkingPickler.dumps(result)  # pickle here, so that errors are raised in this call
-    return {"result": result}
-
-
-def _copy(into: Any, rows: slice, batch: Any) -> None:
-    for shared, values in zip(trees.leaves(into), trees.leaves(batch), strict=True):
-        shared[rows] = values
-
-
-def _detach(parent: int) -> None:
-    """Detach from the parent: keep copied objects alive, and exit only when the parent's end closes."""
-    as_before()
-    end_group_with_parent(parent, CLOSE_S)
-    as_copy()
-
-
-def as_copy() -> None:
-    """Make a forked process independent of its parent: signals, pipes, objects, threads and random numbers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C of the terminal
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for connection in CONNECTIONS:
-        connection.close()
-    multiprocessing.current_process().daemon = False  # a simulator may start child processes
-    gc.freeze()  # do not finalise objects of the parent
-    torch.set_num_threads(1)  # a forked thread pool has no threads
-    reseed(np.random.SeedSequence())
-    os.environ["OMP_NUM_THREADS"] = "1"

@@ -32,7 +32,7 @@ class ReadyLanes(HealingLanes):
     backend = "asynchronous"
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._waiting: dict[Any, Worker] = {}  # connection -> worker that is stepping
+        self._waiting: dict[Any, Worker] = {}  # line -> worker that is stepping
         super().__init__(*args, **options)
         self._in_progress = np.zeros(self.num_lanes, dtype=bool)  # lanes
         self._unreached: dict[int, Fault] = {}  # of workers to which no actions could be sent
@@ -86,11 +86,11 @@ class ReadyLanes(HealingLanes):
         while True:
             until = min((self._limits[worker.number] for worker in self._waiting.values()), default=0.0)
             patience_s = 0.0 if faults else max(0.0, until - time.monotonic())
-            for connection in wait_for(self._waiting, patience_s):
-                self._receive(connection, self._waiting.pop(connection), infos, faults)
+            for line in wait_for(self._waiting, patience_s):
+                self._receive(line, self._waiting.pop(line), infos, faults)
             now = time.monotonic()
-            hung = [c for c, worker in self._waiting.items() if self._limits[worker.number] <= now]
-            for worker in [self._waiting.pop(connection) for connection in hung]:
+            hung = [line for line, worker in self._waiting.items() if self._limits[worker.number] <= now]
+            for worker in [self._waiting.pop(line) for line in hung]:
                 faults[worker.number] = self._fault(worker, "hung", f"no answer after {self.deadline_s:g} s")
             if infos or faults or not self._waiting:
                 return infos, [faults[number] for number in sorted(faults)]

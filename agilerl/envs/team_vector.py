@@ -338,6 +338,7 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
     ) -> None:
         check_options(num_workers, deadline_s, max_restarts)
         self.healing, self.num_workers = healing, num_workers
+        self.takes_part = num_workers is not None and not healing and deadline_s == 60.0
         self._options: dict[str, Any] = {
             "deadline_s": deadline_s, "max_restarts": max_restarts if healing else 0,
             "build": partial(TeamLanes, with_state=with_state),
@@ -361,7 +362,10 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
 
     def _new_lanes(self, count: int, reset_ended: bool) -> HealingLanes:
         factories = [self.factory] * count
-        return HealingLanes(factories, reset_ended=reset_ended, num_workers=self.num_workers, **self._options)
+        options = {**self._options, "max_restarts": self._options["max_restarts"] or self.replacements}
+        return HealingLanes(
+            factories, reset_ended=reset_ended, num_workers=self.num_workers, takes_part=self.takes_part, **options
+        )
 
 
 def make_multi_agent_vect_envs(

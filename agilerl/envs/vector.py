@@ -67,6 +67,7 @@ class Replicable:
     spec: EnvSpec | None
     lane_seed: int | None = None  # of a run, for what environments draw from global generators when they are made
     replacements = 0  # of environments that fail in lanes of this process
+    takes_part = False  # whether this process is one of those that step the replicas
     _first_seed: int | None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
@@ -170,7 +171,8 @@ class HealingVectEnv(Replicable, VectorEnv):
         self.lanes.close()
 
     def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
-        return HealingLanes([self.factory] * count, reset_ended=reset_ended, **self.options)
+        options = {**self.options, "max_restarts": self.options["max_restarts"] or self.replacements}
+        return HealingLanes([self.factory] * count, reset_ended=reset_ended, takes_part=self.takes_part, **options)
 
     def replicate_asynchronous(self, n: int) -> ReadyLanes:
         """Create lanes as `replicate` does, which do not wait for each other."""
@@ -295,6 +297,7 @@ def make_vect_envs(
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
+    vector.takes_part = has_workers and not healing and deadline_s == 60.0
     vector.has_wrappers, vector.limit = bool(wrappers), env_kwargs.get(LIMIT)
     vector.spec = spec or (vector.spec if should_async_vector else None)  # limits cannot be read from worker processes
     vector._first_seed = vector.lane_seed = seed

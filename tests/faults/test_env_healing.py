@@ -145,14 +145,17 @@ def test_lanes_in_workers_play_what_lanes_in_this_process_play() -> None:
 
     make = partial(gymnasium.make, "CartPole-v1")
     known = play(SyncLanes([make] * 5))
-    for workers in (1, 2, 5):
-        for mine, theirs in zip(play(HealingLanes([make] * 5, num_workers=workers)), known, strict=True):
+    for workers, takes_part in ((1, False), (1, True), (2, False), (2, True), (3, True), (5, True)):
+        lanes = HealingLanes([make] * 5, num_workers=workers, takes_part=takes_part)
+        for mine, theirs in zip(play(lanes), known, strict=True):
             np.testing.assert_array_equal(mine, theirs)
+    assert_no_child_left()
 
 
-def test_the_step_of_a_fault_is_no_transition_and_other_workers_do_not_notice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("takes_part", [False, True])
+def test_the_step_of_a_fault_is_no_transition_and_other_workers_do_not_notice(takes_part: bool, tmp_path: Path) -> None:
     folder = tokens(tmp_path / "t", 0)
-    lanes = HealingLanes([partial(Faulty, "raise", folder, at=5)] * 4, num_workers=2)
+    lanes = HealingLanes([partial(Faulty, "raise", folder, at=5)] * 4, num_workers=2, takes_part=takes_part)
     lanes.reset(np.arange(4))
     for _ in range(4):
         batch = lanes.step(np.zeros(4, int))

@@ -159,8 +159,9 @@ def test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice(
     assert set(rows["reward"][:, 1].tolist()) == {2.0}
 
 
-def test_teams_in_workers_are_to_the_bit_those_of_this_process() -> None:
-    lanes = HealingLanes([FaultyTeam] * 4, build=TeamLanes, num_workers=3)
+@pytest.mark.parametrize("takes_part", [False, True])
+def test_teams_in_workers_are_to_the_bit_those_of_this_process(takes_part: bool) -> None:
+    lanes = HealingLanes([FaultyTeam] * 4, build=TeamLanes, num_workers=3, takes_part=takes_part)
     (got, memory), (expected, other) = twelve_steps(lanes), twelve_steps(TeamLanes([FaultyTeam] * 4))
     lanes.close()
     for batch, whole in zip(got, expected, strict=True):

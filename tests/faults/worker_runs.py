@@ -28,7 +28,7 @@ import sys
 sys.path.insert(0, {here!r})
 import agilerl, faulty_runs, functools, worker_runs
 from pathlib import Path
-from agilerl.envs.healing import as_copy
+from agilerl.envs.copies import as_copy
 from agilerl.training.manifest import workers
 if {copies}:
     workers.LocalWorkers = functools.partial(workers.LocalWorkers, as_copy=as_copy)

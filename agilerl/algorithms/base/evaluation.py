@@ -19,7 +19,9 @@ from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose, resolve_seed, seeds
 from agilerl.core.threads import one_thread
 from agilerl.engine.protocol import Mask
+from agilerl.envs.copies import map_in_copies
 from agilerl.envs.generators import isolated
+from agilerl.envs.healing import start_method
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import as_lanes
@@ -27,10 +29,12 @@ from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError
 from agilerl.modules.layers import whole
+from agilerl.rollouts.episodes import EvaluationResult
 from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
 from agilerl.telemetry.evaluation import Callback, Evaluation
 
+MAX_LANES = 32
 MAX_REPLACEMENTS = 10  # of environments that fail in an evaluation, as in a run
 
 
@@ -42,7 +46,10 @@ class EvaluatedIn:
             copies in this process share it, pickling drops it.
         eval_steps: see `training.eval_steps`. training: vector steps per generation, see `EpisodeLimit.of`.
         workers: options of `make_vect_envs` for environments that step in worker processes; empty for this process.
+        processes: that play episodes; more than one are copies of this process, where it can be copied.
     """
+
+    processes = 1
 
     def __init__(
         self,
@@ -130,7 +137,7 @@ def evaluate(
         if place.env is not None:
             env = place.env
             if place.is_maker:
-                created_env = _made(agent, env, seed, min(episodes, 32), **place.workers)
+                created_env = _made(agent, env, seed, min(episodes, MAX_LANES), **place.workers)
         elif not environment.get("id"):
             raise EnvError(
                 f"{agent.algo}.evaluate() does not know an environment: the training environment was passed as an "
@@ -138,24 +145,38 @@ def evaluate(
             )
         else:
             options = {**dict(environment.get("kwargs") or {}), **place.workers}
-            created_env = _made(agent, environment["id"], seed, min(episodes, 32), **options)
-    inner = as_lanes(env) if created_env is None else created_env.replicate(1, reset_ended=False)
-    lanes = follow_masks(inner, agent.observation_space)
+            created_env = _made(agent, environment["id"], seed, min(episodes, MAX_LANES), **options)
     step_limit = place.eval_steps if max_steps is None else max_steps
     limit = EpisodeLimit.of(env if created_env is None else created_env, step_limit, place.training)
     start = seeds(seed, Purpose.FINAL_TEST, episodes)
+
+    def play(start: np.ndarray) -> EvaluationResult:
+        inner = as_lanes(env) if created_env is None else created_env.replicate(1, reset_ended=False)
+        lanes = follow_masks(inner, agent.observation_space)
+        try:
+            return evaluate_lanes(_GreedyActor(agent), lanes, 1, len(start), start, limit.steps)
+        finally:
+            if created_env is not None:
+                lanes.close()
+
+    can_copy = created_env is not None and not place.workers and place.processes > 1 and start_method() == "fork"
+    waves = [start[first : first + MAX_LANES] for first in range(0, episodes, MAX_LANES)]
+    parts = np.array_split(np.arange(len(waves)), min(len(waves), place.processes if can_copy else 1))
     before = agent.training
     agent.set_training_mode(False)
     try:
         with one_thread():
-            result = evaluate_lanes(_GreedyActor(agent), lanes, 1, episodes, start, limit.steps)
+            results = map_in_copies(play, [np.concatenate([waves[wave] for wave in part]) for part in parts])
     finally:
         agent.set_training_mode(before)
         if created_env is not None:
-            lanes.close()
             created_env.close()
-    limit.say(result.lengths, result.cut)
-    return Evaluation.from_returns(result.returns[0].tolist())
+    returns, lengths, is_cut = (
+        np.concatenate([part[0] for part in parts])
+        for parts in zip(*((result.returns, result.lengths, result.cut) for result in results), strict=True)
+    )
+    limit.say(lengths, is_cut)
+    return Evaluation.from_returns(returns.tolist())
 
 
 def _made(agent: foreign.Agent, env: foreign.EnvLike, seed: int, num_envs: int, **kwargs: Any) -> Any:

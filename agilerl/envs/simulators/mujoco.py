@@ -1,6 +1,6 @@
 """Gymnasium's MuJoCo environments (version 5), stepped together; bit-identical to single environments.
 
-MuJoCo simulates one lane after another. Observations, rewards and ends are computed for all lanes at once, by the
+Threads simulate their lanes one after another. Observations, rewards and ends are computed for all lanes, by the
 formulas of https://gymnasium.farama.org/environments/mujoco/ with their default arguments, in an order of operations
 that rounds as Gymnasium's does. Resets are Gymnasium's. `mujoco` is imported only where such lanes are built.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -18,10 +19,13 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from agilerl.core import foreign
+from agilerl.envs.copies import HELPER
 from agilerl.envs.generators import construct
 from agilerl.envs.lanes import EnvFactory, SyncLanes, failure
+from agilerl.native.library import library
 
 GYMNASIUM = "1.4."  # start of the versions compared bit for bit; with others, environments step one after another
+MIN_LANES = 2  # of a thread: to hand one over takes as long as a step of the quickest tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +278,7 @@ def is_supported(env: foreign.Env) -> bool:
 
 
 class MujocoLanes(SyncLanes):
-    """L environments of one of `TASKS`, stepped by MuJoCo one after another and evaluated together.
+    """L environments of one of `TASKS`, stepped by MuJoCo and evaluated together.
 
     Results, errors and state are those of `SyncLanes` over the same environments, which also do the resets. Actions
     that are not an array of float32 or float64 in the space's shape go through the environments' own `step`.
@@ -296,6 +300,13 @@ class MujocoLanes(SyncLanes):
         # Views of MuJoCo's memory, which stays in place.
         self._views = {name: [getattr(single.data, name).reshape(-1) for single in singles] for name in names}
         self._has_begun = False
+        self._helpers: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        super().close()
+        if self._helpers is not None:
+            self._helpers.shutdown()
+            self._helpers = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         result = super().reset(seeds)
@@ -330,6 +341,22 @@ class MujocoLanes(SyncLanes):
         return np.flatnonzero(terminated | truncated).tolist(), {}
 
     def _simulate(self, actions: np.ndarray, stepped: Sequence[int]) -> None:
+        """Step simulations, also on as many threads as kernels use: MuJoCo steps without the interpreter's lock."""
+        kernels = library()
+        threads = 1 if kernels is None or kernels.threads is None else kernels.threads.count
+        count = max(1, min(threads, len(stepped) // MIN_LANES))
+        if count > 1 and self._helpers is None:
+            self._helpers = ThreadPoolExecutor(threads - 1, HELPER)
+        parts = [stepped[first::count] for first in range(count)]
+        others = [self._helpers.submit(self._simulate_part, actions, part) for part in parts[1:] if self._helpers]
+        try:
+            self._simulate_part(actions, parts[0])
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+
+    def _simulate_part(self, actions: np.ndarray, stepped: Sequence[int]) -> None:
         step, add_forces, repeat, lane = self._step_simulation, self._add_forces, self._repeat, 0
         try:
             for lane in stepped:

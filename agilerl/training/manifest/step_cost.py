@@ -23,10 +23,11 @@ from agilerl.core.texts import count
 from agilerl.core.threads import available_cores
 from agilerl.data.recording import is_bounded, random_policy
 from agilerl.envs.healing import start_method
-from agilerl.envs.lanes import SyncLanes
+from agilerl.envs.lanes import SyncLanes, by_lane
 from agilerl.envs.masks import MASK
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.simulators.classic import FAST
+from agilerl.envs.simulators.mujoco import TASKS
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError
 
@@ -35,7 +36,7 @@ MIN_STEPS, MAX_STEPS, MIN_TIMED_STEPS = 64, 1000, 5
 MIN_LIMIT_SECONDS, SHARE_OF_BUDGET, MAX_LIMIT_SECONDS = 1.0, 0.01, 5.0  # the longest for a budget in minutes
 TRIED = 2  # processes in which an environment is tried
 ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
-WORTH_WORKERS_S = 3e-4  # cost of a step above which lanes run in worker processes
+WORTH_WORKERS_S = 1.2e-4  # cost of a step in a row above which lanes run in several processes
 SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, decides how long training takes
 # Steps of a whole population up to which a learner that uses each of them many times is worth it in place of PPO. With
 # 430,000 steps of 1 ms DQN was ahead (LunarLander), and SAC ahead on Pendulum and behind on Hopper.
@@ -74,7 +75,8 @@ class StepCost:
         p50, p95: quantiles of `step()`. reset: of `reset()`, its median. steps: number of steps measured.
         mean: of a step with its share of a reset, what a budget is planned by: the first steps of an episode may be its
             cheapest ones. Steps above p95 count as p95, and the first step and reset do not count.
-        start: of making the environment.
+        start: of making the environment. in_a_row: of a step without lanes and clocks, with its share of resets, which
+            tells quick environments from each other; None if it was not measured.
     """
 
     p50: float
@@ -83,6 +85,7 @@ class StepCost:
     steps: int
     mean: float
     start: float = 0.0
+    in_a_row: float | None = None
 
     def __str__(self) -> str:
         p50, p95, reset, mean = (_milliseconds(part) for part in (self.p50, self.p95, self.reset, self.mean))
@@ -94,7 +97,7 @@ class StepCost:
 
     @property
     def is_worth_workers(self) -> bool:
-        return self.mean >= WORTH_WORKERS_S
+        return (self.mean if self.in_a_row is None else self.in_a_row) >= WORTH_WORKERS_S
 
     def steps_in(self, minutes: float, cores: int) -> int:
         """Steps for which a budget in minutes leaves time on this many cores, beside evaluation."""
@@ -155,7 +158,21 @@ def _timed(lanes: Any, clocks: Callable[[], Clocks], limit: float, seconds_made:
                 rest, reset = steps[1:], median(resets[1:] or resets)
                 p95 = float(np.quantile(rest, 0.95))
                 mean = float(np.minimum(rest, p95).mean()) + reset * max(1, episodes) / len(steps)
-                return StepCost(median(rest), p95, reset, len(rest), mean, seconds_made)
+                is_quick = mean < SLOW_S and MASK not in info
+                in_a_row = _in_a_row(lanes, partial(policy, obs, None), clocks) if is_quick else None
+                return StepCost(median(rest), p95, reset, len(rest), mean, seconds_made, in_a_row)
+
+
+def _in_a_row(lanes: SyncLanes, draw: Callable[[], Any], clocks: Callable[[], Clocks]) -> float:
+    """Return the seconds of a step of the first environment, with its share of resets; draw: returns actions [1]."""
+    env, actions = lanes.envs[0], [by_lane(lanes.single_action_space, draw())[0] for _ in range(MIN_STEPS)]
+    env.reset()
+    before = clocks()
+    for action in actions:
+        _, _, is_over, is_cut, _ = env.step(action)
+        if is_over or is_cut:
+            env.reset()
+    return before.until(clocks()) / len(actions)
 
 
 class Trial(NamedTuple):
@@ -215,7 +232,8 @@ def _tried(make: Mapping[str, Any], limit: float, is_wanted: Callable[[gym.Space
         EnvError: they do not work there.
     """
     start = time.perf_counter()
-    vector: Any = make_vect_envs(**make, num_envs=TRIED, num_workers=TRIED)  # makes one, to describe it
+    options: dict[str, Any] = {"num_envs": TRIED, "num_workers": TRIED, "healing": True}
+    vector: Any = make_vect_envs(**make, **options)  # makes one, to describe it
     timed = partial(_timed, clocks=Clocks.read, limit=limit, seconds_made=time.perf_counter() - start)
     with contextlib.closing(vector):
         space = vector.single_action_space
@@ -295,7 +313,8 @@ def with_lane_workers(
         The manifest, and a line that says so, or why they step in this process; "" where that is faster.
     """
     environment, members = manifest.environment, manifest.training.pop_size
-    if environment.healing or environment.num_workers is not None or cores < 2:
+    steps_on_threads = env is None and not environment.kwargs and environment.name in TASKS
+    if environment.healing or environment.num_workers is not None or cores < 2 or steps_on_threads:
         return manifest, ""
     tried = _trial_of(manifest, env, minutes, trials)
     if tried is None or tried.cost is None:
@@ -311,7 +330,8 @@ def with_lane_workers(
     if tried.reason:
         return manifest, f"{note}{cost}: environments step in this process, as in several {tried.reason}"
     note += f"{cost}: environments step in {workers} processes"
-    return apply_overrides(manifest, {"environment.num_workers": workers}, "lanes"), note
+    apart = {"environment.healing": True} if cost.is_slow else {}  # else this process is one of them
+    return apply_overrides(manifest, {"environment.num_workers": workers, **apart}, "lanes"), note
 
 
 def few_steps_algorithm(space: gym.Space[Any]) -> str | None:

@@ -12,7 +12,8 @@ from agilerl.config import Manifest
 from agilerl.core import foreign
 from agilerl.core.importing import import_code
 from agilerl.core.threads import available_cores
-from agilerl.envs.healing import as_copy, start_method
+from agilerl.envs.copies import as_copy
+from agilerl.envs.healing import start_method
 from agilerl.training.manifest.build import make_founders, make_options, make_replay
 from agilerl.training.manifest.device import count_gpus, device_of
 from agilerl.training.manifest.tasks import task_of

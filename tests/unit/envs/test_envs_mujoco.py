@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,13 +13,16 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agilerl.envs.healing import HealingLanes
+from agilerl.envs.copies import HELPER
+from agilerl.envs.healing import HealingLanes, start_method
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.simulators import mujoco
 from agilerl.envs.simulators.mujoco import TASKS, MujocoLanes, step_lanes
 from agilerl.envs.vector import keep_log_out, make_vect_envs
 from agilerl.errors import EnvError, ShapeError
+from agilerl.native.library import library
+from agilerl.native.threads import kernel_threads
 from agilerl.training.manifest.step_cost import measure
 
 pytest.importorskip("mujoco")
@@ -274,10 +278,32 @@ def test_worker_processes_give_the_same_results() -> None:
     assert HealingLanes([maker("Hopper-v5")]).build is SyncLanes
 
 
+@pytest.mark.skipif(library() is None, reason="threads are those of the kernels")
+def test_threads_simulate_lanes_with_the_same_bits() -> None:
+    """Also few lanes, and after an error in the part of a helper, which leaves no simulation running."""
+    ours, theirs = pair("Hopper-v5", 7)
+    rng = np.random.default_rng(5)
+    reset_equal(ours, theirs, np.arange(7))
+    with kernel_threads(3):
+        for step in range(40):
+            active = rng.random(7) < 0.6 if step % 2 else None
+            actions = actions_for(ours, rng)
+            assert_equal(ours.step(actions, active), theirs.step(actions, active), f"{step}")
+        names = [thread.name for thread in threading.enumerate()]
+        assert sum(name.startswith(HELPER) for name in names) == 2
+        assert start_method() == "fork", "they hold no lock"
+        ours._simulations[1] = (None, None, ours._simulations[1][2])
+        with pytest.raises(EnvError, match=r"Hopper-v5, lane 1: step\(\) raised TypeError"):
+            ours.step(actions_for(ours, rng))
+        ours.close()
+    assert not any(thread.name.startswith(HELPER) for thread in threading.enumerate())
+
+
 def test_the_cost_of_a_step_is_measured() -> None:
     vector: Any = make_vect_envs("InvertedPendulum-v5")
     cost = measure(vector)
     assert cost.steps >= 64
+    assert cost.in_a_row > 0
     vector.close()
 
 

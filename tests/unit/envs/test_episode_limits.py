@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import sys
 import types
 import warnings
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +20,7 @@ from small_envs import Episodes
 import agilerl
 from agilerl import errors
 from agilerl.algorithms import DQN
+from agilerl.algorithms.base import evaluation
 from agilerl.algorithms.base.evaluation import EvaluatedIn
 from agilerl.collect.evaluator import Evaluator
 from agilerl.core.options import LoopOptions
@@ -80,6 +86,31 @@ def test_agents_are_tested_and_evaluated_to_a_limit() -> None:
     assert agent.evaluate(1, env=NeverEnds()).returns == (8.0,)
     agent.evaluated_in = EvaluatedIn(None, None, training=DEFAULT_EPISODE_LIMIT + 1)
     assert agent.evaluate(1, env=NeverEnds()).returns == (DEFAULT_EPISODE_LIMIT + 1.0,)
+
+
+def test_copies_of_the_process_play_waves_of_an_evaluation_with_the_same_returns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A part whose copy is killed is played in this process."""
+
+    class Killed(gym.Wrapper[Any, Any, Any, Any]):
+        def reset(self, **options: Any) -> Any:
+            if os.getpid() != here and (tmp_path / "token").exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().reset(**options)
+
+    here, maker = os.getpid(), partial(gym.make, "CartPole-v1", max_episode_steps=300)
+    agent = agent_for(maker())
+    agent.evaluated_in = EvaluatedIn(lambda: Killed(maker()))
+    monkeypatch.setattr(evaluation, "MAX_LANES", 4)
+    expected = agent.evaluate(15, seed=3).returns
+    assert len(set(expected)) > 3
+    for processes, token in ((2, False), (3, False), (8, False), (3, True)):
+        agent.evaluated_in.processes = processes
+        if token:
+            (tmp_path / "token").touch()
+        assert agent.evaluate(15, seed=3).returns == expected
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("limit", [None, 20])

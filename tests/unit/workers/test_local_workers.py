@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import served_jobs as jobs
 
-from agilerl.envs.healing import as_copy
+from agilerl.envs.copies import as_copy
 from agilerl.errors import ConfigError, RunError
 from agilerl.workers import executor, local
 from agilerl.workers.executor import Reply
