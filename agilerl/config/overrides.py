@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -49,14 +49,14 @@ def is_key(name: str, path: str) -> bool:
     return without_aliases(name if "." in name else f"{section}.{name}") == path
 
 
-def check_agreement(arguments: Iterable[Setting], settings: Iterable[Setting]) -> None:
+def check_agreement(arguments: Iterable[Setting], settings: Sequence[Setting]) -> None:
     """Raise ConfigError for an argument, by its dotted key, or a setting, and a setting that give one key different
     values."""
-    named = [argument for argument in arguments if argument.value is not None]
-    settings = [setting._replace(key=without_aliases(setting.key)) for setting in settings]
-    for first, second in (*itertools.product(named, settings), *itertools.combinations(settings, 2)):
-        is_same = first.key == second.key or is_key(second.key, first.key) or is_key(first.key, second.key)
-        if is_same and not _is_equal(second, first):
+    asked = [argument for argument in arguments if argument.value is not None]
+    pairs = [pair for pair in itertools.product(asked, settings) if is_key(pair[1].key, pair[0].key)]
+    pairs += [pair for pair in itertools.combinations(settings, 2) if pair[0].key == pair[1].key]
+    for first, second in pairs:
+        if not _is_equal(second, first):
             raise ConfigError(f"{first.text} and {second.text} contradict each other. fix: one of the two.")
 
 

@@ -105,8 +105,8 @@ CONTRADICTING = [
     (("--steps", "1000"), "stop_after=500"), (("--steps", "1000"), "max_steps=2000"),
     (("--population", "2"), "pop_size=6"), (("--seed", "1"), "seed=2"),
     (("--target", "100"), "target_score=200"), (("--target", "100"), "training.target=null"),
-    (("--num-envs", "2"), "environment.num_envs=3"), (("--set", "lr=1e-3"), "algorithm.lr=2e-3"),
-    (("--set", "training.target=null"), "target_score=3"), (("--env-kwargs", "g=-3"), "environment.kwargs.g=-5"),
+    (("--num-envs", "2"), "environment.num_envs=3"), (("--set", "lr=1e-3"), "lr=2e-3"),
+    (("--set", "target=null"), "target=3"), (("--env-kwargs", "g=-3"), "environment.kwargs.g=-5"),
 ]  # fmt: skip
 
 
