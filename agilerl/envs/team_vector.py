@@ -338,7 +338,7 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
     ) -> None:
         check_options(num_workers, deadline_s, max_restarts)
         self.healing, self.num_workers = healing, num_workers
-        self.takes_part = num_workers is not None and not healing and deadline_s == 60.0
+        self.takes_part = num_workers is not None and not healing and deadline_s == 60.0  # see `make_vect_envs`
         self._options: dict[str, Any] = {
             "deadline_s": deadline_s, "max_restarts": max_restarts if healing else 0,
             "build": partial(TeamLanes, with_state=with_state),

@@ -297,6 +297,7 @@ def make_vect_envs(
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
+    # With a deadline that was asked for all lanes are in workers: this process could not stop a lane of its own.
     vector.takes_part = has_workers and not healing and deadline_s == 60.0
     vector.has_wrappers, vector.limit = bool(wrappers), env_kwargs.get(LIMIT)
     vector.spec = spec or (vector.spec if should_async_vector else None)  # limits cannot be read from worker processes
