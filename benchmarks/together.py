@@ -1,0 +1,329 @@
+"""Claim: members that learn from one replay reach a target in fewer environment steps than one agent does.
+
+    python benchmarks/together.py --tasks lunarlander --arms one shared apart fixed --seeds 0-9
+    python benchmarks/together.py --summary
+
+Arms have the same lanes, and the same updates per environment step unless their name says otherwise:
+
+* one: one agent with all lanes, all environment steps and all updates. one-few: with as many updates as each of N has.
+* shared: N members that learn from one replay, with selection. fixed: the same without selection.
+* apart: N members with a replay of their own each (`training.share=shard`), with selection.
+* rows: shared, with the steps of evaluation episodes in the replay too.
+* mean: shared, with the mean of all members' target networks in each target (MeanQ, arXiv:2209.07670), in torch.
+
+**Steps until the target.** After every generation a referee plays greedy episodes that nothing else has seen, with the
+agent that would be handed over, and with the vote of all members: the action of highest mean value. The first agent
+whose 100 episodes reach the target ends the run; the vote is recorded and stops nothing. Evaluation steps count, those
+of the referee do not, nor do its CPU seconds.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from peers_clock import TreeCpu
+from runner import RESULTS, grouped, job_parser, package_commit, read_lines, run_jobs
+from slow import process_times
+from slow_envs import FIRST_REFEREE_SEED
+
+LINES = RESULTS / "together.jsonl"
+EPISODES, FIRST_EPISODES = 100, 25  # the rest is played if the first ones reach the target
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment with a preset.
+
+    Attributes:
+        few_steps: whether the preset is that of few steps. members: of the preset.
+        env_steps: training steps of all members together, after which a run is censored.
+        one: settings of one agent with all updates. few: of one agent with the updates of one of N.
+    """
+
+    env: str
+    algo: str
+    target: float
+    env_steps: int
+    members: int
+    one: dict[str, Any]
+    few: dict[str, Any]
+    few_steps: bool = False
+    sets: dict[str, Any] = field(default_factory=dict)
+
+
+TASKS = {
+    "lunarlander": Task(
+        "LunarLander-v3", "DQN", 200.0, 240_000, 4,
+        {"environment.num_envs": 32, "training.evo_steps": 20_000, "training.max_steps": 480_000,
+         "training.learning_delay": 8_000, "algorithm.lr": 5e-4},
+        {"environment.num_envs": 32, "training.evo_steps": 20_000, "training.max_steps": 480_000,
+         "training.learning_delay": 8_000, "algorithm.learn_step": 4},
+    ),
+    "cartpole": Task(
+        "CartPole-v1", "DQN", 475.0, 30_000, 4,
+        {"environment.num_envs": 8, "training.evo_steps": 2_000, "training.max_steps": 100_000,
+         "training.learning_delay": 800},
+        {"environment.num_envs": 8, "training.evo_steps": 2_000, "training.max_steps": 100_000,
+         "training.learning_delay": 800, "algorithm.learn_step": 0.5},
+        True,
+    ),
+    "pendulum": Task(
+        "Pendulum-v1", "SAC", -150.0, 20_000, 2,
+        {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
+         "training.learning_delay": 400, "training.random_steps": 400},
+        {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
+         "training.learning_delay": 400, "training.random_steps": 400, "algorithm.learn_step": 0.25},
+        True,
+    ),
+}  # fmt: skip
+
+
+def settings_of(task: Task, arm: str) -> dict[str, Any]:
+    """Return what an arm changes of the task's preset."""
+    alone = {"training.pop_size": 1, "training.eval_members": None, "evolution.founders": "equal"}
+    return {
+        "one": {**alone, **task.one},
+        "one-few": {**alone, **task.few},
+        "apart": {"training.shards": task.members, "training.share": "shard"},
+    }.get(arm, {})
+
+
+def average_targets() -> None:
+    """Have all updates of this process use the mean of the target networks of a group, on each member's own batch."""
+    from agilerl.engine.rows.rows_engine import RowsEngine
+
+    def of_all(run: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
+        """Outputs [..., N, B, out], of which each is the mean over the N members' networks."""
+        count, rows = inputs[0].shape[:2]
+        flat = [x.reshape(1, count * rows, *x.shape[2:]).expand(count, -1, *x.shape[2:]) for x in inputs]
+        output = run(*flat)
+        return output.view(*output.shape[:-2], count, rows, output.shape[-1]).mean(-4)
+
+    def frozen_and_target(self: Any, name: str) -> Any:
+        return lambda obs: (self.frozen(name)(obs), of_all(self.target(name), obs))
+
+    def targets(self: Any, names: tuple[str, ...]) -> Any:
+        return lambda *inputs: of_all(targets_of(self, names), *inputs)
+
+    targets_of = RowsEngine.targets
+    RowsEngine.frozen_and_target, RowsEngine.targets = frozen_and_target, targets
+
+
+def keep_evaluations() -> None:
+    """Have the transitions of all evaluation episodes of this process added to the replay, after each evaluation."""
+    from agilerl.collect import evaluator
+    from agilerl.collect.off_policy import OffPolicyCollector
+
+    memories, open_collector, evaluate = [], OffPolicyCollector.open, evaluator.evaluate
+
+    def opened(self: Any, *args: Any, **options: Any) -> None:
+        open_collector(self, *args, **options)
+        memories.append(self.shared[0].memories["memory"])
+
+    class Recorded:
+        """Lanes whose transitions are kept."""
+
+        def __init__(self, lanes: Any) -> None:
+            self.lanes, self.rows, self.obs = lanes, [], None
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.lanes, name)
+
+        def reset(self, seeds: Any = None) -> Any:
+            self.obs, info = self.lanes.reset(seeds)
+            return self.obs, info
+
+        def step(self, actions: np.ndarray, active: Any = None) -> Any:
+            batch = self.lanes.step(actions, active)
+            space = self.lanes.single_action_space
+            stored = actions if isinstance(space, gymnasium.spaces.Discrete) else actions / space.high
+            self.rows.append((self.obs, stored, batch.reward, batch.final_obs, batch.terminated, batch.mask))
+            self.obs = batch.obs
+            return batch
+
+    def recorded(actor: Any, lanes: Any, *args: Any, **options: Any) -> Any:
+        kept = Recorded(lanes)
+        result = evaluate(actor, kept, *args, **options)
+        for row in kept.rows:
+            memories[0].write(*row)
+        return result
+
+    OffPolicyCollector.open, evaluator.evaluate = opened, recorded
+
+
+def vote_of(agents: Sequence[Any]) -> Callable[[np.ndarray], np.ndarray]:
+    """Map observations [E, ...] to joint actions: of highest mean value, or the actors' proposal of highest value."""
+
+    def by_value(obs: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            values = sum(agent.policy_output(inputs(obs)) for agent in agents)
+        return agents[0].environment_action(agents[0].greedy(values))
+
+    def by_critics(obs: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            x = inputs(obs)
+            proposals = [agent.greedy(agent.policy_output(x)) for agent in agents]
+            scores = []
+            for proposal in proposals:
+                action = torch.from_numpy(np.asarray(proposal, np.float32))
+                each = [torch.minimum(agent.critic_1(x, action), agent.critic_2(x, action)) for agent in agents]
+                scores.append(sum(each).reshape(len(x)))
+        best = torch.stack(scores).argmax(0).numpy()
+        return agents[0].environment_action(np.stack(proposals)[best, np.arange(len(best))])
+
+    def inputs(obs: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(obs, np.float32))
+
+    return by_critics if hasattr(agents[0], "critic_1") else by_value
+
+
+class Referee:
+    """Plays greedy episodes side by side, on the same seeds for every policy."""
+
+    def __init__(self, env_id: str, target: float) -> None:
+        self.target = target
+        self.envs = [gymnasium.make(env_id) for _ in range(EPISODES)]
+
+    def score(self, act: Callable[[np.ndarray], np.ndarray]) -> float:
+        """Mean return of the first episodes, or of all of them if the first ones reach the target."""
+        first = self._returns(act, range(FIRST_EPISODES))
+        if mean(first) < self.target:
+            return mean(first)
+        return mean([*first, *self._returns(act, range(FIRST_EPISODES, EPISODES))])
+
+    def _returns(self, act: Callable[[np.ndarray], np.ndarray], numbers: range) -> list[float]:
+        observations = {i: self.envs[i].reset(seed=FIRST_REFEREE_SEED + i)[0] for i in numbers}
+        returns = dict.fromkeys(numbers, 0.0)
+        while observations:
+            actions = act(np.stack(list(observations.values())))
+            for i, action in zip(list(observations), actions, strict=True):
+                observations[i], reward, terminated, truncated, _ = self.envs[i].step(action)
+                returns[i] += float(reward)
+                if terminated or truncated:
+                    del observations[i]
+        return list(returns.values())
+
+
+class UntilTarget:
+    """A callback that has the referee meet each generation's best agent and vote, without counting the time."""
+
+    def __init__(self, task: Task, members: list[Any]) -> None:
+        self.task, self.members, self.referee = task, members, Referee(task.env, task.target)
+        self.curve: list[list[Any]] = []  # env_steps, score of the best agent, of the vote, CPU seconds, fitness
+        self.newest: Any = None
+        self.score = float("-inf")
+        self.reached: dict[str, Any] | None = None
+        self.vote_reached: dict[str, Any] | None = None
+        self.last: dict[str, Any] = {}
+        self.meter = TreeCpu(process_times)
+        self.cpu, self.wall = self.meter(), time.perf_counter()
+
+    def on_best(self, agent: Any) -> None:
+        self.newest = agent
+
+    def on_generation(self, record: Any) -> bool | None:
+        used = {
+            "env_steps": record.population_env_steps + record.evaluation_env_steps,
+            "training_env_steps": record.population_env_steps,
+            "cpu_seconds": round(self.meter() - self.cpu, 2),
+            "wall_seconds": round(time.perf_counter() - self.wall, 2),
+        }
+        cpu, wall, self.last = time.process_time(), time.perf_counter(), used
+        if self.newest is not None:
+            self.score, self.newest = self.referee.score(self.newest.act), None
+        vote = self.referee.score(vote_of(self.members)) if len(self.members) > 1 else None
+        fitness = max(member.fitness for member in record.members)
+        self.curve.append(
+            [used["env_steps"], round(self.score, 1), vote and round(vote, 1), used["cpu_seconds"], round(fitness, 1)]
+        )
+        if self.score >= self.task.target:
+            self.reached = used
+        if vote is not None and vote >= self.task.target and self.vote_reached is None:
+            self.vote_reached = used
+        self.cpu += time.process_time() - cpu
+        self.wall += time.perf_counter() - wall
+        return False if self.reached or used["training_env_steps"] >= self.task.env_steps else None
+
+
+def run_one(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one arm from one seed until the referee is satisfied."""
+    key, members = job["key"], []
+    if key["arm"] == "mean":  # kernels in C have targets of their own members alone
+        os.environ["AGILERL_NATIVE"] = "0"
+    import agilerl
+    from agilerl.training.stop_rule import StopRule
+
+    if key["arm"] == "rows":
+        keep_evaluations()
+    if key["arm"] == "mean":
+        average_targets()
+    task, decide = TASKS[key["task"]], StopRule.decide
+
+    def watched(self: StopRule, now: Any, is_last: bool) -> Any:
+        """Also copy the members, which selection is about to change."""
+        members[:] = [copy.deepcopy(agent) for agent in now.population]
+        return decide(self, now, is_last)
+
+    StopRule.decide = watched
+    watch = UntilTarget(task, members)
+    evolution = key["arm"] not in ("one", "one-few", "fixed")
+    run = agilerl.train(
+        config=job["config"], seed=key["seed"], out=None, verbose=False, evolution=evolution, callbacks=[watch]
+    )
+    return {
+        "key": key, "reached": watch.reached, "vote_reached": watch.vote_reached, **(watch.reached or watch.last),
+        "stopped": run.result["stopped"], "curve": watch.curve,
+    }  # fmt: skip
+
+
+def jobs_for(name: str, arm: str, seeds: list[int], sets: dict[str, str]) -> list[dict[str, Any]]:
+    from agilerl.config import apply_overrides, apply_sets, preset_for
+
+    task = TASKS[name]
+    manifest = preset_for(task.env, task.algo, few_steps=task.few_steps)
+    changes = {"environment.name": task.env, "training.target_score": None, **settings_of(task, arm)}
+    manifest = apply_overrides(manifest, changes)
+    manifest = apply_sets(manifest, [f"{key}={value}" for key, value in sets.items()])
+    base = {"task": name, "arm": arm, "commit": package_commit(), **({"sets": sets} if sets else {})}
+    return [{"key": {**base, "seed": seed}, "config": manifest.as_dict()} for seed in seeds]
+
+
+def summary() -> None:
+    """One line per arm: environment steps in thousands and CPU seconds by seed; None: not within the budget."""
+    for group, lines in grouped(read_lines(LINES)):
+        shown = {**group, "seeds": [line["key"]["seed"] for line in lines]}
+        for name in ("reached", "vote_reached"):
+            shown[name] = [None if x[name] is None else round(x[name]["env_steps"] / 1000) for x in lines]
+        shown["cpu_seconds"] = [round(line["cpu_seconds"]) for line in lines]
+        print(json.dumps(shown))
+
+
+def main() -> None:
+    parser = job_parser(__doc__, seeds="0-9", workers=2)
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--arms", nargs="+", default=["one", "one-few", "shared", "fixed", "apart"])
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="changes of every arm")
+    args = parser.parse_args()
+    if args.job:
+        print(json.dumps(run_one(json.loads(args.job))))
+        return
+    if not args.summary:
+        sets = dict(text.split("=", 1) for text in args.set)
+        by_arm = [jobs_for(task, arm, args.seeds, sets) for task in args.tasks for arm in args.arms]
+        run_jobs(sys.argv[0], LINES, [job for jobs in zip(*by_arm, strict=True) for job in jobs], args.workers)
+    summary()
+
+
+if __name__ == "__main__":
+    main()
