@@ -45,18 +45,15 @@ def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
 
 def is_key(name: str, path: str) -> bool:
     """Whether a key as users write it, dotted or its last name, an alias or not, is the one at a dotted path."""
-    section = path.rpartition(".")[0]
-    return without_aliases(name if "." in name else f"{section}.{name}") == path
+    return without_aliases(name if "." in name else f"{path.rpartition('.')[0]}.{name}") == path
 
 
 def check_agreement(arguments: Iterable[Setting], settings: Sequence[Setting]) -> None:
-    """Raise ConfigError for an argument, by its dotted key, or a setting, and a setting that give one key different
-    values."""
+    """Raise ConfigError where an argument, by its dotted key, or a setting gives a key another value than a setting."""
     asked = [argument for argument in arguments if argument.value is not None]
-    pairs = [pair for pair in itertools.product(asked, settings) if is_key(pair[1].key, pair[0].key)]
-    pairs += [pair for pair in itertools.combinations(settings, 2) if pair[0].key == pair[1].key]
-    for first, second in pairs:
-        if not _is_equal(second, first):
+    for first, second in (*itertools.product(asked, settings), *itertools.combinations(settings, 2)):
+        is_same = first.key == second.key or is_key(second.key, first.key)
+        if is_same and not _is_equal(second, first):
             raise ConfigError(f"{first.text} and {second.text} contradict each other. fix: one of the two.")
 
 
@@ -74,8 +71,7 @@ def algorithm_in(sets: Iterable[str]) -> str | None:
 
 def text_in(sets: Iterable[str], key: str) -> str | None:
     """Return the last value of a dotted key in settings of the form KEY=VALUE; None if it is not set to a text."""
-    parts = [text.partition("=") for text in sets]
-    texts = [text for name, _, text in parts if without_aliases(name.strip()) == key]
+    texts = [text for name, _, text in (part.partition("=") for part in sets) if without_aliases(name.strip()) == key]
     value = parse_yaml(texts[-1], f"--set {key}") if texts else None
     return value if isinstance(value, str) else None
 

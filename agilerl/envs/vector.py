@@ -67,7 +67,7 @@ class Replicable:
     spec: EnvSpec | None
     lane_seed: int | None = None  # of a run, for what environments draw from global generators when they are made
     replacements = 0  # of environments that fail in lanes of this process
-    takes_part = False  # whether this process is one of those that step the replicas
+    takes_part = False  # whether this process steps some replicas; with a deadline of the user's own workers step all
     _first_seed: int | None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
@@ -297,7 +297,6 @@ def make_vect_envs(
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
-    # With a deadline that was asked for all lanes are in workers: this process could not stop a lane of its own.
     vector.takes_part = has_workers and not healing and deadline_s == 60.0
     vector.has_wrappers, vector.limit = bool(wrappers), env_kwargs.get(LIMIT)
     vector.spec = spec or (vector.spec if should_async_vector else None)  # limits cannot be read from worker processes
