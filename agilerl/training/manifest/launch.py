@@ -278,8 +278,8 @@ def _finish(
         manifest = apply_overrides(manifest, {"training.stop_after": result.env_steps_member}, "minutes")
     if result.best is not None:
         result.best.set_training_mode(False)  # evaluation mode, like agents returned by `agilerl.load`
-        if result.best.evaluated_in is not None:
-            result.best.evaluated_in.processes = setup.workers.most
+        if (evaluated_in := vars(unwrapped(result.best)).get("evaluated_in")) is not None:
+            evaluated_in.processes = setup.workers.most
     births, deadline = list(result.births), setup.deadline
     if directory is not None:
         path = directory.path
