@@ -1,4 +1,4 @@
-"""Claim: members that learn from one replay reach a target in fewer environment steps than one agent does.
+"""Question: do members that learn from one replay reach a target in fewer environment steps than one agent does?
 
     python benchmarks/together.py --tasks lunarlander --arms one shared apart fixed --seeds 0-9
     python benchmarks/together.py --summary
@@ -25,7 +25,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -59,7 +59,6 @@ class Task:
     one: dict[str, Any]
     few: dict[str, Any]
     few_steps: bool = False
-    sets: dict[str, Any] = field(default_factory=dict)
 
 
 TASKS = {
