@@ -8,13 +8,15 @@ Arms have the same lanes, and the same updates per environment step unless their
 * one: one agent with all lanes, all environment steps and all updates. one-few: with as many updates as each of N has.
 * shared: N members that learn from one replay, with selection. fixed: the same without selection.
 * apart: N members with a replay of their own each (`training.share=shard`), with selection.
+* vote: shared, but the vote of all members is handed over; one member is evaluated, the one with the best returns of
+  training, as many episodes as the vote would be.
 * rows: shared, with the steps of evaluation episodes in the replay too.
 * mean: shared, with the mean of all members' target networks in each target (MeanQ, arXiv:2209.07670), in torch.
 
 **Steps until the target.** After every generation a referee plays greedy episodes that nothing else has seen, with the
 agent that would be handed over, and with the vote of all members: the action of highest mean value. The first agent
-whose 100 episodes reach the target ends the run; the vote is recorded and stops nothing. Evaluation steps count, those
-of the referee do not, nor do its CPU seconds.
+whose 100 episodes reach the target ends the run; the vote is recorded and, except in the arm of that name, stops
+nothing. Evaluation steps count, those of the referee do not, nor do its CPU seconds.
 """
 
 from __future__ import annotations
@@ -78,12 +80,27 @@ TASKS = {
         True,
     ),
     "pendulum": Task(
-        "Pendulum-v1", "SAC", -150.0, 20_000, 2,
+        "Pendulum-v1", "SAC", -200.0, 20_000, 2,
         {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
          "training.learning_delay": 400, "training.random_steps": 400},
         {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
          "training.learning_delay": 400, "training.random_steps": 400, "algorithm.learn_step": 0.25},
         True,
+    ),
+    "lander": Task(  # that of continuous actions
+        "LunarLanderContinuous-v3", "SAC", 200.0, 40_000, 2,
+        {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
+         "training.learning_delay": 400, "training.random_steps": 400},
+        {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
+         "training.learning_delay": 400, "training.random_steps": 400, "algorithm.learn_step": 0.25},
+        True,
+    ),
+    "hopper": Task(
+        "Hopper-v5", "SAC", 2_000.0, 300_000, 4,
+        {"environment.num_envs": 32, "training.evo_steps": 20_000, "training.max_steps": 400_000,
+         "training.learning_delay": 8_000, "training.random_steps": 8_000},
+        {"environment.num_envs": 32, "training.evo_steps": 20_000, "training.max_steps": 400_000,
+         "training.learning_delay": 8_000, "training.random_steps": 8_000, "algorithm.learn_step": 4},
     ),
 }  # fmt: skip
 
@@ -94,6 +111,7 @@ def settings_of(task: Task, arm: str) -> dict[str, Any]:
     return {
         "one": {**alone, **task.one},
         "one-few": {**alone, **task.few},
+        "vote": {"training.eval_members": 1},
         "apart": {"training.shards": task.members, "training.share": "shard"},
     }.get(arm, {})
 
@@ -217,8 +235,9 @@ class Referee:
 class UntilTarget:
     """A callback that has the referee meet each generation's best agent and vote, without counting the time."""
 
-    def __init__(self, task: Task, members: list[Any]) -> None:
-        self.task, self.members, self.referee = task, members, Referee(task.env, task.target)
+    def __init__(self, task: Task, members: list[Any], by_vote: bool) -> None:
+        self.task, self.members, self.by_vote = task, members, by_vote
+        self.referee = Referee(task.env, task.target)
         self.curve: list[list[Any]] = []  # env_steps, score of the best agent, of the vote, CPU seconds, fitness
         self.newest: Any = None
         self.score = float("-inf")
@@ -246,13 +265,14 @@ class UntilTarget:
         self.curve.append(
             [used["env_steps"], round(self.score, 1), vote and round(vote, 1), used["cpu_seconds"], round(fitness, 1)]
         )
-        if self.score >= self.task.target:
+        if self.score >= self.task.target and self.reached is None:
             self.reached = used
         if vote is not None and vote >= self.task.target and self.vote_reached is None:
             self.vote_reached = used
+        reached = self.vote_reached if self.by_vote else self.reached
         self.cpu += time.process_time() - cpu
         self.wall += time.perf_counter() - wall
-        return False if self.reached or used["training_env_steps"] >= self.task.env_steps else None
+        return False if reached or used["training_env_steps"] >= self.task.env_steps else None
 
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
@@ -275,13 +295,14 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         return decide(self, now, is_last)
 
     StopRule.decide = watched
-    watch = UntilTarget(task, members)
+    watch = UntilTarget(task, members, key["arm"] == "vote")
     evolution = key["arm"] not in ("one", "one-few", "fixed")
     run = agilerl.train(
         config=job["config"], seed=key["seed"], out=None, verbose=False, evolution=evolution, callbacks=[watch]
     )
+    reached = watch.vote_reached if watch.by_vote else watch.reached
     return {
-        "key": key, "reached": watch.reached, "vote_reached": watch.vote_reached, **(watch.reached or watch.last),
+        "key": key, "reached": watch.reached, "vote_reached": watch.vote_reached, **(reached or watch.last),
         "stopped": run.result["stopped"], "curve": watch.curve,
     }  # fmt: skip
 
