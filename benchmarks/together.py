@@ -10,6 +10,7 @@ Arms have the same lanes, and the same updates per environment step unless their
 * apart: N members with a replay of their own each (`training.share=shard`), with selection.
 * vote: shared, but the vote of all members is handed over; one member is evaluated, the one with the best returns of
   training, as many episodes as the vote would be.
+* one-past: one-few, but the vote of one agent's last four generations is handed over.
 * rows: shared, with the steps of evaluation episodes in the replay too.
 * mean: shared, with the mean of all members' target networks in each target (MeanQ, arXiv:2209.07670), in torch.
 
@@ -26,6 +27,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -111,6 +113,7 @@ def settings_of(task: Task, arm: str) -> dict[str, Any]:
     return {
         "one": {**alone, **task.one},
         "one-few": {**alone, **task.few},
+        "one-past": {**alone, **task.few},
         "vote": {"training.eval_members": 1},
         "apart": {"training.shards": task.members, "training.share": "shard"},
     }.get(arm, {})
@@ -179,13 +182,13 @@ def keep_evaluations() -> None:
     OffPolicyCollector.open, evaluator.evaluate = opened, recorded
 
 
-def vote_of(agents: Sequence[Any]) -> Callable[[np.ndarray], np.ndarray]:
-    """Map observations [E, ...] to joint actions: of highest mean value, or the actors' proposal of highest value."""
+def votes_of(agents: Sequence[Any]) -> list[Callable[[np.ndarray], np.ndarray]]:
+    """Map observations [E, ...] to joint actions: of the mean policy output; the proposal that critics value most."""
 
-    def by_value(obs: np.ndarray) -> np.ndarray:
+    def by_mean(obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            values = sum(agent.policy_output(inputs(obs)) for agent in agents)
-        return agents[0].environment_action(agents[0].greedy(values))
+            outputs = torch.stack([agent.policy_output(inputs(obs)) for agent in agents])
+        return agents[0].environment_action(agents[0].greedy(outputs.mean(0)))
 
     def by_critics(obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -202,7 +205,7 @@ def vote_of(agents: Sequence[Any]) -> Callable[[np.ndarray], np.ndarray]:
     def inputs(obs: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.asarray(obs, np.float32))
 
-    return by_critics if hasattr(agents[0], "critic_1") else by_value
+    return [by_mean, by_critics] if hasattr(agents[0], "critic_1") else [by_mean]
 
 
 class Referee:
@@ -237,8 +240,8 @@ class UntilTarget:
 
     def __init__(self, task: Task, members: list[Any], by_vote: bool) -> None:
         self.task, self.members, self.by_vote = task, members, by_vote
-        self.referee = Referee(task.env, task.target)
-        self.curve: list[list[Any]] = []  # env_steps, score of the best agent, of the vote, CPU seconds, fitness
+        self.referee, self.past = Referee(task.env, task.target), deque[Any](maxlen=4)
+        self.curve: list[list[Any]] = []  # env_steps, score of the best, of a vote, CPU seconds, fitness, votes
         self.newest: Any = None
         self.score = float("-inf")
         self.reached: dict[str, Any] | None = None
@@ -260,14 +263,17 @@ class UntilTarget:
         cpu, wall, self.last = time.process_time(), time.perf_counter(), used
         if self.newest is not None:
             self.score, self.newest = self.referee.score(self.newest.act), None
-        vote = self.referee.score(vote_of(self.members)) if len(self.members) > 1 else None
+        self.past.append(self.members[0])
+        voters = self.members if len(self.members) > 1 else list(self.past)
+        votes = [self.referee.score(act) for act in votes_of(voters)]
         fitness = max(member.fitness for member in record.members)
         self.curve.append(
-            [used["env_steps"], round(self.score, 1), vote and round(vote, 1), used["cpu_seconds"], round(fitness, 1)]
+            [used["env_steps"], round(self.score, 1), round(votes[0], 1), used["cpu_seconds"], round(fitness, 1),
+             *(round(score, 1) for score in votes)]
         )
         if self.score >= self.task.target and self.reached is None:
             self.reached = used
-        if vote is not None and vote >= self.task.target and self.vote_reached is None:
+        if votes[0] >= self.task.target and self.vote_reached is None:
             self.vote_reached = used
         reached = self.vote_reached if self.by_vote else self.reached
         self.cpu += time.process_time() - cpu
@@ -295,8 +301,8 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         return decide(self, now, is_last)
 
     StopRule.decide = watched
-    watch = UntilTarget(task, members, key["arm"] == "vote")
-    evolution = key["arm"] not in ("one", "one-few", "fixed")
+    watch = UntilTarget(task, members, key["arm"] in ("vote", "one-past"))
+    evolution = key["arm"] not in ("one", "one-few", "one-past", "fixed")
     run = agilerl.train(
         config=job["config"], seed=key["seed"], out=None, verbose=False, evolution=evolution, callbacks=[watch]
     )
