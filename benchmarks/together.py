@@ -29,7 +29,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
@@ -296,9 +296,9 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     task, decide = TASKS[key["task"]], StopRule.decide
 
     def watched(self: StopRule, now: Any, is_last: bool) -> Any:
-        """Also copy the members, which selection is about to change."""
+        """Copy the members, which selection is about to change, and leave it to the referee to stop."""
         members[:] = [copy.deepcopy(agent) for agent in now.population]
-        return decide(self, now, is_last)
+        return decide(self, replace(now, options=replace(now.options, target=None)), is_last)
 
     StopRule.decide = watched
     watch = UntilTarget(task, members, key["arm"] in ("vote", "one-past"))
@@ -318,7 +318,7 @@ def jobs_for(name: str, arm: str, seeds: list[int], sets: dict[str, str]) -> lis
 
     task = TASKS[name]
     manifest = preset_for(task.env, task.algo, few_steps=task.few_steps)
-    changes = {"environment.name": task.env, "training.target_score": None, **settings_of(task, arm)}
+    changes = {"environment.name": task.env, "training.target_score": task.target, **settings_of(task, arm)}
     manifest = apply_overrides(manifest, changes)
     manifest = apply_sets(manifest, [f"{key}={value}" for key, value in sets.items()])
     base = {"task": name, "arm": arm, "commit": package_commit(), **({"sets": sets} if sets else {})}

@@ -203,8 +203,8 @@ class Evaluator(FitnessEvaluator):
         count = self.options.eval_episodes if episodes is None else episodes
         if not self.plays_episodes:
             fitness = [self.one(agent) for agent in agents]
-        elif len(agents) > 1 and 0 < self.options.eval_screen < count:  # a first stage decides who plays the rest
-            fitness = self.staged(self.adopts, agents, number, count)
+        elif 0 < self.options.eval_screen < count and (len(agents) > 1 or self.options.target is not None):
+            fitness = self.staged(self.adopts, agents, number, count)  # a first stage decides who plays the rest
         else:
             with self.adopts(agents) as learner:
                 fitness = self.population(learner, number, count)
@@ -231,7 +231,8 @@ class Evaluator(FitnessEvaluator):
         """Like `population`, in stages of `eval_screen` episodes each.
 
         Members significantly behind the leader are dropped; evaluation stops once the leader is clear. A dropped member
-        never ranks above one that continued.
+        never ranks above one that continued. A single member is evaluated until it is unlikely to reach the target
+        (`SequentialTest`): the exact score of one that fails decides nothing.
 
         adopted: creates a learner for a subset of the agents.
         """
@@ -241,6 +242,8 @@ class Evaluator(FitnessEvaluator):
         self.by_agent, self.errors, self.played = {}, {}, {}
         retained, dropped = list(range(len(agents))), []
         means, returns = np.zeros(len(agents)), np.zeros((len(agents), 0))
+        target, size = self.options.target, self.ranks.size
+        test = None if len(agents) > 1 or target is None else SequentialTest(target, 0.0, count * size, count * size)
         for begin in range(0, count, stage):
             rows, part = dict(self.by_agent), planned.part(begin, begin + stage)
             with adopted([agents[slot] for slot in retained]) as learner:
@@ -254,12 +257,12 @@ class Evaluator(FitnessEvaluator):
                 if number in rows:
                     both = share * np.array(rows[number]) + (1 - share) * np.array(self.by_agent[number])
                     self.by_agent[number] = both.tolist()
-            if begin + stage >= count:
+            if begin + stage >= count or (test is not None and test.decide(returns[0]) is False):
                 break
             places = contested(returns)
             dropped.append([slot for place, slot in enumerate(retained) if place not in places])
             retained, returns = [retained[place] for place in places], returns[places]
-            if len(retained) == 1:
+            if len(retained) == 1 and test is None:
                 break
         for slots in reversed(dropped):
             means[slots] = np.minimum(means[slots], means[retained].min())

@@ -19,6 +19,7 @@ from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import LanguageOptions, LoopOptions, OffPolicyOptions
 from agilerl.errors import ConfigError
+from agilerl.ranks import ONE
 from agilerl.rollouts.evaluate import contested
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.loop import LoopSettings, TrainingLoop
@@ -183,8 +184,8 @@ class Scripted(Episodes):
 
 def scripted(screen: int, **more: Any) -> Any:
     return agilerl.train(
-        Scripted, "PPO", preset=False, population=4, steps=64, evo_steps=64, out=None, evolution=False, seed=3,
-        **{"eval_screen": screen, "eval_members": None, "normalize_rewards": False, **SMALL, **more},
+        Scripted, "PPO", preset=False, steps=64, evo_steps=64, out=None, evolution=False, seed=3,
+        **{"population": 4, "eval_screen": screen, "eval_members": None, "normalize_rewards": False, **SMALL, **more},
     )  # fmt: skip
 
 
@@ -204,9 +205,10 @@ class Member:
 class Played(Evaluator):
     """Returns that are given, [N, episodes], in place of episodes."""
 
-    def __init__(self, returns: list[list[float]], **options: int) -> None:
+    def __init__(self, returns: list[list[float]], **options: Any) -> None:
         self.options = LoopOptions(**options)
         self.seed, self.given, self.begun = 0, np.array(returns), np.zeros(len(returns), int)
+        self.ranks = ONE
         self.by_agent, self.errors = {}, {}
 
     def _share(self, count: int) -> int:
@@ -248,6 +250,30 @@ def test_members_end_after_each_stage_and_the_last_one_alone_plays_no_more() -> 
     assert played.found() == pytest.approx([3.25, 6.25, 0.0])
     assert played.begun.tolist() == [4, 4, 2]
     assert played.screened_out == {5, 7}
+
+
+@pytest.mark.parametrize(
+    ("returns", "target", "played"),
+    [
+        # t(0.95, 1 degree) = 6.31, s = 2, so that the mean of eight may be 6.31 * 2 * sqrt(1/2 - 1/8) = 7.7 higher
+        ([9.0, 11.0, *[0.0] * 6], 18.0, 2),
+        ([9.0, 11.0, 9.0, 11.0, *[0.0] * 4], 17.0, 4),  # 2.35 * 1.15 * sqrt(1/4 - 1/8) = 1.0 after four
+        ([9.0, 11.0] * 4, 10.5, 8),
+        ([9.0, 11.0] * 4, 9.0, 8),  # reached
+    ],
+)
+def test_a_single_member_plays_until_it_is_unlikely_to_reach_the_target(
+    returns: list[float], target: float, played: int
+) -> None:
+    evaluator = Played([returns], eval_episodes=8, eval_screen=2, target=target)
+    assert evaluator.found() == pytest.approx([np.mean(returns[:played])])
+    assert evaluator.played == {5: played}
+    assert evaluator.screened_out == frozenset()
+
+
+def test_without_a_target_a_single_member_plays_all_episodes() -> None:
+    assert scripted(2, population=1).result["evaluation_env_steps"] == 6
+    assert scripted(2, population=1, target_score=1e6).result["evaluation_env_steps"] == 2
 
 
 def test_agents_that_learn_by_themselves_say_that_there_are_no_stages() -> None:
