@@ -268,8 +268,14 @@ class UntilTarget:
         votes = [self.referee.score(act) for act in votes_of(voters)]
         fitness = max(member.fitness for member in record.members)
         self.curve.append(
-            [used["env_steps"], round(self.score, 1), round(votes[0], 1), used["cpu_seconds"], round(fitness, 1),
-             *(round(score, 1) for score in votes)]
+            [
+                used["env_steps"],
+                round(self.score, 1),
+                round(votes[0], 1),
+                used["cpu_seconds"],
+                round(fitness, 1),
+                *(round(score, 1) for score in votes),
+            ]
         )
         if self.score >= self.task.target and self.reached is None:
             self.reached = used

@@ -466,7 +466,7 @@ def calls_of(tree: ast.AST) -> list[tuple[int, str, ast.Call]]:
     return [(node.lineno, ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
-# What a run and its own workers send each other, over sockets and pipes that nobody else has; these modules read no files.
+# What a run and its own workers send each other, by sockets and pipes of their own; these modules read no files.
 OVER_SOCKETS = {
     "envs/lane_worker.py", "training/scheduling.py", "training/serving.py", "workers/cluster.py", "workers/local.py",
     "workers/main.py",

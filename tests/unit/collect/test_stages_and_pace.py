@@ -255,10 +255,12 @@ def test_members_end_after_each_stage_and_the_last_one_alone_plays_no_more() -> 
 @pytest.mark.parametrize(
     ("returns", "target", "played"),
     [
-        # t(0.95, 1 degree) = 6.31, s = 2, so that the mean of eight may be 6.31 * 2 * sqrt(1/2 - 1/8) = 7.7 higher
-        ([9.0, 11.0, *[0.0] * 6], 18.0, 2),
-        ([9.0, 11.0, 9.0, 11.0, *[0.0] * 4], 17.0, 4),  # 2.35 * 1.15 * sqrt(1/4 - 1/8) = 1.0 after four
-        ([9.0, 11.0] * 4, 10.5, 8),
+        # Student's t at 0.95 with 1, 3 and 5 degrees of freedom is 6.31, 2.35 and 2.02, s is 1.41, 1.15 and 1.10, so
+        # the mean of eight is unlikely to be higher than 10 + t s sqrt(1/n - 1/8) = 15.5, 11.0 and 10.5.
+        ([9.0, 11.0] * 4, 16.0, 2),
+        ([9.0, 11.0] * 4, 12.0, 4),
+        ([9.0, 11.0] * 4, 10.6, 6),
+        ([9.0, 11.0] * 4, 10.2, 8),
         ([9.0, 11.0] * 4, 9.0, 8),  # reached
     ],
 )
