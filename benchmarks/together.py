@@ -28,7 +28,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -42,6 +42,12 @@ from slow import process_times
 from slow_envs import FIRST_REFEREE_SEED
 
 LINES = RESULTS / "together.jsonl"
+Clock = Callable[[Mapping[str, Any]], float]
+CLOCKS: dict[str, Clock] = {
+    "env_steps": lambda used: used["env_steps"],
+    "cpu_seconds": lambda used: used["cpu_seconds"],
+    "seconds at 10 ms a step": lambda used: 0.01 * used["env_steps"] + used["cpu_seconds"],
+}
 EPISODES, FIRST_EPISODES = 100, 25  # the rest is played if the first ones reach the target
 
 
@@ -331,14 +337,40 @@ def jobs_for(name: str, arm: str, seeds: list[int], sets: dict[str, str]) -> lis
     return [{"key": {**base, "seed": seed}, "config": manifest.as_dict()} for seed in seeds]
 
 
-def summary() -> None:
-    """One line per arm: environment steps in thousands and CPU seconds by seed; None: not within the budget."""
-    for group, lines in grouped(read_lines(LINES)):
+def sooner(ours: dict[str, Any], theirs: dict[str, Any], clock: Clock) -> float:
+    """1 if the first run was at the target before the second one, 0 if after it, 0.5 if the runs do not decide it."""
+    x, y = (None if line["reached"] is None else clock(line["reached"]) for line in (ours, theirs))
+    if x is not None and y is not None:
+        return float(x < y) + 0.5 * float(x == y)
+    if x is not None:
+        return 1.0 if x <= clock(theirs) else 0.5  # the other one was censored later, or before it could tell
+    return 0.5 if y is None or y > clock(ours) else 0.0
+
+
+def compared(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], clock: Clock) -> str:
+    """P(a run of ours is sooner) with its 95 % interval, a percentile bootstrap over the runs of both."""
+    wins = np.array([[sooner(x, y, clock) for y in theirs] for x in ours])
+    rng, (rows, columns) = np.random.default_rng(0), wins.shape
+    drawn = [wins[rng.integers(0, rows, rows)][:, rng.integers(0, columns, columns)].mean() for _ in range(2_000)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return f"{wins.mean():.2f} ({low:.2f} to {high:.2f})"
+
+
+def summary(seeds: list[int]) -> None:
+    """One line per arm: environment steps in thousands and CPU seconds by seed; None: not within the budget. After them
+    P(the population is sooner) beside each other arm of its task and commit."""
+    groups = grouped(line for line in read_lines(LINES) if line["key"]["seed"] in seeds)
+    for group, lines in groups:
         shown = {**group, "seeds": [line["key"]["seed"] for line in lines]}
         for name in ("reached", "vote_reached"):
             shown[name] = [None if x[name] is None else round(x[name]["env_steps"] / 1000) for x in lines]
         shown["cpu_seconds"] = [round(line["cpu_seconds"]) for line in lines]
         print(json.dumps(shown))
+    for group, ours in groups:
+        for other, theirs in groups if group["arm"] == "shared" else ():
+            if other != group and {**other, "arm": "shared"} == group:
+                by = {name: compared(ours, theirs, clock) for name, clock in CLOCKS.items()}
+                print(json.dumps({"task": group["task"], "shared beside": other["arm"], **by}))
 
 
 def main() -> None:
@@ -354,7 +386,7 @@ def main() -> None:
         sets = dict(text.split("=", 1) for text in args.set)
         by_arm = [jobs_for(task, arm, args.seeds, sets) for task in args.tasks for arm in args.arms]
         run_jobs(sys.argv[0], LINES, [job for jobs in zip(*by_arm, strict=True) for job in jobs], args.workers)
-    summary()
+    summary(args.seeds)
 
 
 if __name__ == "__main__":
