@@ -88,7 +88,7 @@ TASKS = {
         True,
     ),
     "pendulum": Task(
-        "Pendulum-v1", "SAC", -200.0, 20_000, 2,
+        "Pendulum-v1", "SAC", -160.0, 20_000, 2,
         {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
          "training.learning_delay": 400, "training.random_steps": 400},
         {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
