@@ -5,30 +5,26 @@
 
 Arms have the same lanes, and the same updates per environment step unless their name says otherwise:
 
+* shared: N members that learn from one replay, with selection; the mean of their policies (`training.ensemble`) is
+  evaluated and handed over. leader: the same, but the member with the best training returns is. fixed: shared without
+  selection.
+* apart: N members with a replay of their own each (`training.share=shard`), with selection and as an ensemble.
 * one: one agent with all lanes, all environment steps and all updates. one-few: with as many updates as each of N has.
-* shared: N members that learn from one replay, with selection. fixed: the same without selection.
-* apart: N members with a replay of their own each (`training.share=shard`), with selection.
-* vote: shared, but the vote of all members is handed over; one member is evaluated, the one with the best returns of
-  training, as many episodes as the vote would be.
-* one-past: one-few, but the vote of one agent's last four generations is handed over.
 * rows: shared, with the steps of evaluation episodes in the replay too.
 * mean: shared, with the mean of all members' target networks in each target (MeanQ, arXiv:2209.07670), in torch.
 
 **Steps until the target.** After every generation a referee plays greedy episodes that nothing else has seen, with the
-agent that would be handed over, and with the vote of all members: the action of highest mean value. The first agent
-whose 100 episodes reach the target ends the run; the vote is recorded and, except in the arm of that name, stops
-nothing. Evaluation steps count, those of the referee do not, nor do its CPU seconds.
+agent that would be handed over. The first agent whose 100 episodes reach the target ends the run. Evaluation steps
+count, those of the referee do not, nor do its CPU seconds.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -115,14 +111,15 @@ TASKS = {
 
 def settings_of(task: Task, arm: str) -> dict[str, Any]:
     """Return what an arm changes of the task's preset."""
-    alone = {"training.pop_size": 1, "training.eval_members": None, "evolution.founders": "equal"}
+    alone = {"training.pop_size": 1, "training.eval_members": None, "training.ensemble": False,
+             "evolution.founders": "equal"}  # fmt: skip
+    together = {"training.eval_members": None, "training.ensemble": True}
     return {
         "one": {**alone, **task.one},
         "one-few": {**alone, **task.few},
-        "one-past": {**alone, **task.few},
-        "vote": {"training.eval_members": 1},
-        "apart": {"training.shards": task.members, "training.share": "shard"},
-    }.get(arm, {})
+        "leader": {"training.eval_members": 1, "training.ensemble": False},
+        "apart": {**together, "training.shards": task.members, "training.share": "shard"},
+    }.get(arm, together)
 
 
 def average_targets() -> None:
@@ -188,32 +185,6 @@ def keep_evaluations() -> None:
     OffPolicyCollector.open, evaluator.evaluate = opened, recorded
 
 
-def votes_of(agents: Sequence[Any]) -> list[Callable[[np.ndarray], np.ndarray]]:
-    """Map observations [E, ...] to joint actions: of the mean policy output; the proposal that critics value most."""
-
-    def by_mean(obs: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            outputs = torch.stack([agent.policy_output(inputs(obs)) for agent in agents])
-        return agents[0].environment_action(agents[0].greedy(outputs.mean(0)))
-
-    def by_critics(obs: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            x = inputs(obs)
-            proposals = [agent.greedy(agent.policy_output(x)) for agent in agents]
-            scores = []
-            for proposal in proposals:
-                action = torch.from_numpy(np.asarray(proposal, np.float32))
-                each = [torch.minimum(agent.critic_1(x, action), agent.critic_2(x, action)) for agent in agents]
-                scores.append(sum(each).reshape(len(x)))
-        best = torch.stack(scores).argmax(0).numpy()
-        return agents[0].environment_action(np.stack(proposals)[best, np.arange(len(best))])
-
-    def inputs(obs: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.asarray(obs, np.float32))
-
-    return [by_mean, by_critics] if hasattr(agents[0], "critic_1") else [by_mean]
-
-
 class Referee:
     """Plays greedy episodes side by side, on the same seeds for every policy."""
 
@@ -242,16 +213,14 @@ class Referee:
 
 
 class UntilTarget:
-    """A callback that has the referee meet each generation's best agent and vote, without counting the time."""
+    """A callback that has the referee meet the best agent of each generation, without counting the time."""
 
-    def __init__(self, task: Task, members: list[Any], by_vote: bool) -> None:
-        self.task, self.members, self.by_vote = task, members, by_vote
-        self.referee, self.past = Referee(task.env, task.target), deque[Any](maxlen=4)
-        self.curve: list[list[Any]] = []  # env_steps, score of the best, of a vote, CPU seconds, fitness, votes
+    def __init__(self, task: Task) -> None:
+        self.task, self.referee = task, Referee(task.env, task.target)
+        self.curve: list[list[Any]] = []  # env_steps, score of the best agent, CPU seconds, fitness
         self.newest: Any = None
         self.score = float("-inf")
         self.reached: dict[str, Any] | None = None
-        self.vote_reached: dict[str, Any] | None = None
         self.last: dict[str, Any] = {}
         self.meter = TreeCpu(process_times)
         self.cpu, self.wall = self.meter(), time.perf_counter()
@@ -269,33 +238,18 @@ class UntilTarget:
         cpu, wall, self.last = time.process_time(), time.perf_counter(), used
         if self.newest is not None:
             self.score, self.newest = self.referee.score(self.newest.act), None
-        self.past.append(self.members[0])
-        voters = self.members if len(self.members) > 1 else list(self.past)
-        votes = [self.referee.score(act) for act in votes_of(voters)]
         fitness = max(member.fitness for member in record.members)
-        self.curve.append(
-            [
-                used["env_steps"],
-                round(self.score, 1),
-                round(votes[0], 1),
-                used["cpu_seconds"],
-                round(fitness, 1),
-                *(round(score, 1) for score in votes),
-            ]
-        )
-        if self.score >= self.task.target and self.reached is None:
+        self.curve.append([used["env_steps"], round(self.score, 1), used["cpu_seconds"], round(fitness, 1)])
+        if self.score >= self.task.target:
             self.reached = used
-        if votes[0] >= self.task.target and self.vote_reached is None:
-            self.vote_reached = used
-        reached = self.vote_reached if self.by_vote else self.reached
         self.cpu += time.process_time() - cpu
         self.wall += time.perf_counter() - wall
-        return False if reached or used["training_env_steps"] >= self.task.env_steps else None
+        return False if self.reached or used["training_env_steps"] >= self.task.env_steps else None
 
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
     """Train one arm from one seed until the referee is satisfied."""
-    key, members = job["key"], []
+    key = job["key"]
     if key["arm"] == "mean":  # kernels in C have targets of their own members alone
         os.environ["AGILERL_NATIVE"] = "0"
     import agilerl
@@ -308,20 +262,18 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     task, decide = TASKS[key["task"]], StopRule.decide
 
     def watched(self: StopRule, now: Any, is_last: bool) -> Any:
-        """Copy the members, which selection is about to change, and leave it to the referee to stop."""
-        members[:] = [copy.deepcopy(agent) for agent in now.population]
+        """Leave it to the referee to stop; evaluations end early where the target is out of reach."""
         return decide(self, replace(now, options=replace(now.options, target=None)), is_last)
 
     StopRule.decide = watched
-    watch = UntilTarget(task, members, key["arm"] in ("vote", "one-past"))
-    evolution = key["arm"] not in ("one", "one-few", "one-past", "fixed")
+    watch = UntilTarget(task)
+    evolution = key["arm"] not in ("one", "one-few", "fixed")
     run = agilerl.train(
         config=job["config"], seed=key["seed"], out=None, verbose=False, evolution=evolution, callbacks=[watch]
     )
-    reached = watch.vote_reached if watch.by_vote else watch.reached
     return {
-        "key": key, "reached": watch.reached, "vote_reached": watch.vote_reached, **(reached or watch.last),
-        "stopped": run.result["stopped"], "curve": watch.curve,
+        "key": key, "reached": watch.reached, **(watch.reached or watch.last), "stopped": run.result["stopped"],
+        "curve": watch.curve,
     }  # fmt: skip
 
 
@@ -362,8 +314,7 @@ def summary(seeds: list[int]) -> None:
     groups = grouped(line for line in read_lines(LINES) if line["key"]["seed"] in seeds)
     for group, lines in groups:
         shown = {**group, "seeds": [line["key"]["seed"] for line in lines]}
-        for name in ("reached", "vote_reached"):
-            shown[name] = [None if x[name] is None else round(x[name]["env_steps"] / 1000) for x in lines]
+        shown["reached"] = [x["reached"] and round(x["reached"]["env_steps"] / 1000) for x in lines]
         shown["cpu_seconds"] = [round(line["cpu_seconds"]) for line in lines]
         print(json.dumps(shown))
     for group, ours in groups:
@@ -376,7 +327,7 @@ def summary(seeds: list[int]) -> None:
 def main() -> None:
     parser = job_parser(__doc__, seeds="0-9", workers=2)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
-    parser.add_argument("--arms", nargs="+", default=["one", "one-few", "shared", "fixed", "apart"])
+    parser.add_argument("--arms", nargs="+", default=["one", "one-few", "shared", "leader", "fixed", "apart"])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="changes of every arm")
     args = parser.parse_args()
     if args.job:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.declared import TRANSITIONS
 from agilerl.algorithms.base.wrapped import overrides
 from agilerl.collect.collector import (
     ASYNCHRONOUS_NOTE,
@@ -48,6 +50,7 @@ from agilerl.envs.team import Team
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.native.threads import kernel_threads
+from agilerl.networks.base import EvolvableNetwork
 
 if TYPE_CHECKING:
     from agilerl.envs.argument import Factory
@@ -198,11 +201,13 @@ class LaneCollector(Collector, Generic[Options]):
             "backend": next((str(env.backend) for env in envs if isinstance(env, Replicable)), ""),
             "carries": self.carries,
             "carry_envs": self.options.carry_envs,
+            "ensemble": self.options.ensemble,
             "is_recurrent": adapted(lead).is_recurrent,
             "learns_alone": alone,
             "one_at_a_time": "" if self.lockstep else self._apart or self._choice.reason,
             "other_memory": next(others, ""),
             "plays_itself": self._tests,
+            "policies_apart": self._policies_apart(lead) if self.options.ensemble else "",
             "ranks": self.ranks.size,
             "shards": self.shards,
             "waits_for_lanes": self.waits_for_lanes,
@@ -286,11 +291,24 @@ class LaneCollector(Collector, Generic[Options]):
         if self.learner == CustomLearner.name:
             learner: Learner = CustomLearner(agents, self.team)
         else:
-            learner = Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
+            wanted = "auto" if self.learner == "fused" else self.learner  # an ensemble of members in rows is no row
+            learner = Learner(agents, choose(agents, wanted), self.kernels, self.ranks)
         try:
             yield learner
         finally:
             learner.release()
+
+    def _policies_apart(self, lead: foreign.Agent) -> str:
+        """Why policies of these members have no mean (`networks.ensemble`), or "" if they have one."""
+        if not isinstance(lead, EvolvableAlgorithm):
+            return f"agents are {type(lead).__name__}"
+        if lead.experience is not TRANSITIONS:
+            return f"{lead.algo} {lead.experience.says}" if lead.experience else f"{lead.algo} learns by itself"
+        if self._tests:
+            return "an agent brings its own learn(), get_action() or test()"
+        if not isinstance(lead.policy_module(), EvolvableNetwork):
+            return f"the policy is a {type(lead.policy_module()).__name__}"
+        return "critics read the features of the policy (share_encoders)" if lead.registry.encoder_sources else ""
 
     # -- one generation ----------------------------------------------------------------------------------------------
 

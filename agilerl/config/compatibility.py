@@ -16,8 +16,8 @@ OF_TOURNAMENTS = (
 """Settings of schemes that mutate (`hpo.schemes.Scheme.mutates`)."""
 WITHOUT_WAITING = {
     "evolution.scheme": "tournament", "evolution.restarts": False, "training.share": "shard",
-    "training.eval_members": None, "training.elite_rescore_episodes": 0, "training.opponents": None,
-    "training.fitness": "returns",
+    "training.eval_members": None, "training.ensemble": False, "training.elite_rescore_episodes": 0,
+    "training.opponents": None, "training.fitness": "returns",
 }  # fmt: skip
 """Values that settings must have in asynchronous mode; others compare all members within one generation."""
 _SHARE = "training.share"

@@ -185,6 +185,7 @@ class Training(Section):
     eval_steps: Count | None = DEFAULT_OPTIONS.eval_steps
     eval_episodes: Count = 8
     eval_members: Count | None = DEFAULT_OPTIONS.eval_members  # the most promising by training returns; null: all
+    ensemble: bool = DEFAULT_OPTIONS.ensemble  # evaluate and return the mean of all members' policies
     eval_screen: CountOrZero = DEFAULT_OPTIONS.eval_screen
     eval_share: Positive | None = DEFAULT_OPTIONS.eval_share  # generations last as long as their evaluation costs
     learning_delay: CountOrZero = 1000

@@ -50,6 +50,8 @@ class LoopOptions:
         eval_episodes: evaluation episodes per member and generation.
         eval_members: number of members evaluated per generation, those with the highest training returns (see
             `hpo.screening`); None: all.
+        ensemble: whether the mean of all members' policies (`networks.ensemble`) is evaluated in place of
+            `eval_members`, may reach the target and is the result. Members are ranked by their training returns.
         eval_screen: evaluation episodes per round; after each round, members significantly behind the leader
             (`rollouts.evaluate.contested`) are dropped, and evaluation stops once the leader is clear; that of a
             single member, once it is unlikely to reach the target. 0, or a single member without a target: all
@@ -108,6 +110,7 @@ class LoopOptions:
     eval_steps: Count | None = None
     eval_episodes: Count = 16
     eval_members: Count | None = None
+    ensemble: bool = False
     eval_screen: CountOrZero = 0
     eval_share: Positive | None = None
     target: AnyNumber | None = None

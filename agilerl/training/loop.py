@@ -31,7 +31,7 @@ from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline, Pace, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
-from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
+from agilerl.training.population import are_unchanged, ensemble_of, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, member_records, run_plan
 from agilerl.training.scheduling import Scheduler
@@ -108,6 +108,7 @@ class TrainingLoop:
         self.callbacks = Callbacks(self.request.callbacks)
         self.best = BestAgent(settings.on_best, self.callbacks.best)
         self._in_full: set[int] = set()  # ids of members whose evaluation of this generation is complete
+        self._evaluated_as: dict[int, Any] = {}  # id -> agent that has played in it: the member, or an ensemble
         self.evaluation = PopulationEvaluation([])  # of this generation
         self.store, self.check = settings.store, self._checking(settings.check)
         self.options, self.seed, self.env_id, self.collector = options, seed, settings.env_id, collector
@@ -150,9 +151,11 @@ class TrainingLoop:
         self.dispatcher = Dispatcher(self.collector, self.scheduler, self.check)
 
     def _parts(self) -> list[str]:
-        """Describe shards and workers, if there are several."""
+        """Describe shards, an ensemble and workers, if there are several."""
         shards, executor = len(cut(len(self.population), self.options.shards)), self.executor
         notes = [f"shards: {shards}, of at most {-(-len(self.population) // shards)} members"] if shards > 1 else []
+        if self.options.ensemble and len(self.population) > 1:
+            notes.append("ensemble: the mean of all members' policies is evaluated and returned")
         alive = 0 if executor is None else executor.alive
         return notes + ([f"workers: {1 + alive} processes, this one included"] if alive else [])
 
@@ -339,8 +342,11 @@ class TrainingLoop:
         before = {agent.index: len(agent.fitness) for agent in self.population}
         members, member_episodes = self._affordable(tallies)
         evaluated = promising(finite, members)
+        if self.options.ensemble and len(finite) > 1:
+            evaluated = [ensemble_of(evaluated[0], finite)]
+        self._evaluated_as = {agent.index: agent for agent in evaluated}
         start = time.perf_counter()
-        with evaluation_mode(self.population):
+        with evaluation_mode([*self.population, *evaluated]):
             evaluation = self.evaluation = self.evaluator.evaluate(evaluated, number, member_episodes)
         self._in_full = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
@@ -363,16 +369,18 @@ class TrainingLoop:
         Training episodes tell how long episodes are, since a resumed run has their numbers too.
         """
         options, share = self.options, self.options.eval_share
+        members = 1 if options.ensemble else options.eval_members
         if share is None or not self.collector.acts:
-            return options.eval_members, None
+            return members, None
         steps = sum(tally.env_steps for tally in tallies)
         room = share * (self.result.env_steps_population + steps) - self.evaluator.env_steps
         length = steps / max(1, sum(len(tally.scores) for tally in tallies))
-        most = min(len(self.population), options.eval_members or len(self.population))
+        most = min(len(self.population), members or len(self.population))
         return affordable(room, length, most, options.eval_episodes)
 
     def _evaluated(self, number: int) -> Evaluated:
-        return Evaluated(number, self.population, self.options, self.evaluation, self._in_full)
+        candidates = [self._evaluated_as.get(agent.index, agent) for agent in self.population]
+        return Evaluated(number, candidates, self.options, self.evaluation, self._in_full)
 
     def _keep_rows(self) -> None:
         """Record the returns of each agent if a team's returns are not summed."""

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from torch import Tensor
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.core import foreign
 from agilerl.errors import RunError
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.ensemble import Ensemble
 
 RESOLVED = 1e-7  # relative resolution of float32
 
@@ -29,6 +31,18 @@ def evaluation_mode(population: Sequence[Any]) -> Iterator[None]:
     finally:
         for agent in with_modes:
             agent.set_training_mode(True)
+
+
+def ensemble_of(lead: EvolvableAlgorithm, members: Sequence[EvolvableAlgorithm]) -> EvolvableAlgorithm:
+    """Return an agent that acts by the mean of the members' policies, with everything else of `lead`, one of them.
+
+    It shares their networks, for as long as none of them is trained; its `clone` is independent of them.
+    """
+    joint: EvolvableAlgorithm = object.__new__(type(lead))
+    policy = Ensemble([cast(EvolvableNetwork, agent.policy_module()) for agent in members])
+    joint.__dict__ |= {**lead.__dict__, str(lead.registry.policy()): policy}  # the optimiser of `lead` never sees it
+    joint.reinit_optimizers()
+    return joint
 
 
 def save_population(population: Sequence[Any], base: str | Path, overwrite: bool) -> list[Path]:

@@ -10,11 +10,13 @@ from typing import Any
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm, worth_a_try
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.config import Manifest
 from agilerl.core import foreign
 from agilerl.core.texts import count
 from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.schemes import scheme_of
+from agilerl.networks.ensemble import Ensemble
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import METRICS, command
 from agilerl.runs.records import Member, final_evaluation
@@ -107,6 +109,7 @@ class Run:
                 lineage=self.lineage,
                 members=training.pop_size,
                 best=None if self.best is None else self.best.index,
+                together=_size_of_ensemble(self.best),
                 values={} if self.best is None else self.best.hyperparameters(),
                 ranges={name: (limits.min, limits.max) for name, limits in ranges.items()},
                 seed=training.seed,
@@ -278,6 +281,11 @@ class Run:
         if self.path is None:
             raise RunError(f"run.{what}() reads the run's directory, and out=None wrote none. fix: train with out=DIR.")
         return self.path
+
+
+def _size_of_ensemble(agent: Any) -> int:
+    policy = agent.policy_module() if isinstance(agent, EvolvableAlgorithm) else None
+    return len(policy.members) if isinstance(policy, Ensemble) else 1
 
 
 def _many(count: int, what: str) -> str:

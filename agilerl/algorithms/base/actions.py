@@ -23,6 +23,7 @@ from agilerl.envs.observed_masks import by_row, parted
 from agilerl.errors import ShapeError, warn_once
 from agilerl.networks.actors import DeterministicActor, get_output_bounds, rescale_action
 from agilerl.networks.distributions import JointActions
+from agilerl.networks.ensemble import Ensemble
 
 ROUNDING = 1e-6  # float32 tolerance, as a fraction of the bounds' distance
 
@@ -159,7 +160,8 @@ class NormalizedBoxActions(PlainActions):
 
 def range_of(policy: nn.Module) -> str:
     """Activation that defines the range of raw actions: the policy's, tanh for a distribution or a foreign module."""
-    return policy.output_activation if isinstance(policy, DeterministicActor) else "Tanh"
+    lead = policy.members[0] if isinstance(policy, Ensemble) else policy
+    return lead.output_activation if isinstance(lead, DeterministicActor) else "Tanh"
 
 
 def raw_bounds(policy: nn.Module) -> tuple[float, float]:

@@ -58,6 +58,7 @@ from agilerl.errors import AlgorithmError, ConfigError, RegistryError, RunError,
 from agilerl.hpo.effects import MutationRecord, reads_actions
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
+from agilerl.networks import ensemble
 from agilerl.networks.specs import check_sizes
 
 CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
@@ -516,7 +517,8 @@ class EvolvableAlgorithm(Predicting):
             for name, network in state["networks"].items():
                 before = resolve(self, name)
                 is_alike = plain_spec(before.spec()) == network["spec"]  # then nothing has to be built
-                loaded = before if is_alike else before.rebuilt(read_spec(network["spec"]), device)
+                spec, build = read_spec(network["spec"]), partial(before.rebuilt, device=device)
+                loaded = before if is_alike else ensemble.from_spec(spec, build)
                 loaded.to(next(w.dtype for w in network["weights"].values() if w.is_floating_point()))
                 loaded.load_state_dict(network["weights"])
                 loaded.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)

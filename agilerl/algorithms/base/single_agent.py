@@ -7,6 +7,7 @@ Subclasses may override any method.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium as gym
@@ -51,6 +52,7 @@ from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted, without_mask
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
+from agilerl.networks import ensemble
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.telemetry.evaluation import Callback
 
@@ -191,9 +193,9 @@ class RLAlgorithm(EvolvableAlgorithm):
             network.normalize_images = self.normalize_images
 
     @classmethod
-    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
+    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> Any:
         """Build the policy network that a saved `spec` describes, with fresh weights."""
-        return cls.policy_class.from_spec(spec, device=device)
+        return ensemble.from_spec(spec, partial(cls.policy_class.from_spec, device=device))
 
     # --- acting ----------------------------------------------------------------------------------------------------
 

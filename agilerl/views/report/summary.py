@@ -35,7 +35,8 @@ class Ended:
         stopped: "target", "budget", "minutes", "plateau" or another reason.
         made: steps of all members.
         history: fitness by generation, then member. lineage: every birth. members: at the start.
-        best: id of the best agent, None without one. values: its hyperparameters by name.
+        best: id of the best agent, None without one. together: members in the best ensemble, 1 for one agent.
+        values: its hyperparameters by name.
         ranges: hyperparameter -> (min, max) of evolution. seed: of the run.
         others: alternative algorithms, in words.
         error: standard error of `score`, 0 if unknown. random_play: score of uniformly random play.
@@ -60,6 +61,7 @@ class Ended:
     lineage: Sequence[Birth]
     members: int
     best: int | None
+    together: int
     values: Mapping[str, float]
     ranges: Mapping[str, tuple[float, float]]
     others: str
@@ -200,11 +202,14 @@ def _best_agent(run: Ended) -> str:
     steered = sum(birth.kind == "steered" for birth in line)
     more += [f"{steered} by request"] if steered else []
     came = f", after {' and '.join(more)}" if more else ""
+    who = "The best agent"
+    if run.together > 1:
+        who = f"The best agent is the mean of {run.together} members' policies, whose leader"
     if named:
         edge = [name for name, ends in run.ranges.items() if name in run.values and _is_at_edge(run.values[name], ends)]
         advice = f" {_all(edge)} stands at the edge of its range: widen it." if edge else ""
-        return f"The best agent has {named}{came}.{advice}"
-    return f"The best agent came{came[1:]}." if more else ""
+        return f"{who} has {named}{came}.{advice}"
+    return f"{who} came{came[1:]}." if more else ""
 
 
 def _trouble(run: Ended) -> str:

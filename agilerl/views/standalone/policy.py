@@ -37,6 +37,7 @@ ACTIVATIONS |= {"Softmax": lambda: nn.Softmax(dim=-1), "LogSoftmax": lambda: nn.
 RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 LARGEST = 2**20  # features, units or atoms
 MAX_HIDDEN_LAYERS = 64  # hidden layers
+ENSEMBLE = "Ensemble"  # of networks, by name
 BY_ARM = "RewardNetwork"  # of a bandit: one output for the context of each arm
 NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic", BY_ARM)
 DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # supported encoders
@@ -126,6 +127,11 @@ def _part(weights: dict[str, Tensor], group: str, groups: Iterable[str]) -> dict
 def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
     """Build the policy of a specification with these weights, in evaluation mode."""
     try:
+        if spec["network"].get("class") == ENSEMBLE:
+            networks = spec["network"]["members"]
+            members = [build({**spec, "network": networks[key]}, _part(weights, key, networks)) for key in networks]
+            members[0].others = nn.ModuleList(members[1:])
+            return members[0]
         policy = Policy(spec)
         unused = "value_net." if policy.kind == "SharedActorCritic" else "-"
         wanted = {
@@ -150,6 +156,7 @@ class Policy(nn.Module):
 
     def __init__(self, spec: dict[str, Any]) -> None:
         super().__init__()
+        self.others = nn.ModuleList()  # further members of an ensemble, whose mean output decides
         network = spec["network"]
         self.kind, self.space, self.actions = network["class"], network["observation_space"], network["action_space"]
         self.single = "spaces" not in self.actions
@@ -347,6 +354,9 @@ class Policy(nn.Module):
         a MultiBinary one (0 legal, 1 legal), and those of all parts of a Dict or Tuple in order.
         """
         out = self.outputs(self.prepare(obs))
+        if self.others:
+            policies: Iterable[Any] = self.others
+            out = torch.stack([out, *(other.outputs(other.prepare(obs)) for other in policies)]).mean(0)
         mask = None if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
         if self.single:
             return self._action(self.actions, "", out, mask)

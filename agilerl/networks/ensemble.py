@@ -1,0 +1,72 @@
+"""Several policy networks as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from agilerl.core.tree import Tree
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.base import EvolvableNetwork
+
+ENSEMBLE = "Ensemble"  # class of a specification with those of the members
+
+
+class Ensemble(EvolvableModule):
+    """Mean of the outputs of several policy networks: of action values, or of what determines the actions of actors.
+
+    The mean of members that were trained on the same transitions has a lower variance than each of them (Anschel,
+    Baram and Shimkin 2017, "Averaged-DQN", arXiv:1611.01929, section 5; actors: Lee et al. 2021, "SUNRISE",
+    arXiv:2007.04938, section 4.3).
+
+    Args:
+        members: networks of the same spaces, which may differ in architecture. They become part of the ensemble.
+    """
+
+    def __init__(self, members: Sequence[EvolvableNetwork]) -> None:
+        super().__init__(device=members[0].device, random_seed=members[0].random_seed)
+        for number, member in enumerate(members):
+            self.add_module(f"member_{number}", member)
+
+    @property
+    def members(self) -> list[EvolvableNetwork]:
+        return [cast(EvolvableNetwork, module) for module in self.modules().values()]
+
+    @property
+    def observation_space(self) -> gym.Space[Any] | None:
+        return self.members[0].observation_space
+
+    @property
+    def action_space(self) -> gym.Space[Any] | None:
+        return self.members[0].action_space
+
+    def output(self, obs: Tree) -> Tensor:
+        """Return the mean output [..., out] for observations [..., *space]."""
+        outputs = [(member if member.runs_forward else member.output)(obs) for member in self.members]
+        return torch.stack(outputs).mean(0)
+
+    forward = output
+
+    def get_init_dict(self) -> dict[str, Any]:
+        return {"members": self.members}
+
+    def spec(self) -> dict[str, Any]:
+        return {"class": ENSEMBLE, "members": {name: member.spec() for name, member in self.modules().items()}}
+
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> Any:
+        """Build a network like the first member."""
+        return self.members[0].rebuilt(spec, device, **more)
+
+    def short(self) -> str:
+        return " + ".join(member.describe() for member in self.members)
+
+    describe = short
+
+
+def from_spec(spec: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Build the network of a specification, or an ensemble of those it contains, each by `build`."""
+    return Ensemble([*map(build, spec["members"].values())]) if spec.get("class") == ENSEMBLE else build(spec)
