@@ -19,9 +19,8 @@ ENSEMBLE = "Ensemble"  # class of a specification with those of the members
 class Ensemble(EvolvableModule):
     """Mean of the outputs of several policy networks: of action values, or of what determines the actions of actors.
 
-    The mean of members that were trained on the same transitions has a lower variance than each of them (Anschel,
-    Baram and Shimkin 2017, "Averaged-DQN", arXiv:1611.01929, section 5; actors: Lee et al. 2021, "SUNRISE",
-    arXiv:2007.04938, section 4.3).
+    The mean has a lower variance than each member: Ensemble DQN of Anschel, Baram and Shimkin 2017, "Averaged-DQN"
+    (arXiv:1611.01929); for actors, the evaluation of Lee et al. 2021, "SUNRISE" (arXiv:2007.04938).
 
     Args:
         members: networks of the same spaces, which may differ in architecture. They become part of the ensemble.

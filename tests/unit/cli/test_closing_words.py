@@ -35,6 +35,7 @@ ENDED = Ended(
     lineage=LINE,
     members=2,
     best=5,
+    together=1,
     values={"lr": 8e-4, "gamma": 0.998, "tau": 0.01},
     ranges={"lr": (1e-4, 1e-2), "gamma": (0.9, 0.998)},
     others="DQN or RainbowDQN",
@@ -121,6 +122,7 @@ PROMPTS = "prompts of the report split"
 ANSWERS = replace(
     ENDED, algo="GRPO", env="reasoning/sums", steps="prompts", target=None, score=0.75, stopped="budget", ranges={},
     best=0, measure="reward", before=Evaluation.from_returns([0.0, 0.5, 0.0, 0.5], PROMPTS),
+    together=1,
     after=Evaluation.from_returns([0.5, 1.0, 0.5, 1.0], PROMPTS),
 )  # fmt: skip
 

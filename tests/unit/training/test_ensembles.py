@@ -1,0 +1,214 @@
+"""Members that learn from one replay act together: the mean of their policies is evaluated, returned and deployed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import agilerl
+from agilerl.algorithms import DQN, TD3
+from agilerl.collect.evaluator import Evaluator
+from agilerl.errors import ConfigError, RunError
+from agilerl.hpo.screening import recent_returns
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.networks.ensemble import ENSEMBLE, Ensemble
+from agilerl.networks.q_networks import QNetwork
+from agilerl.training.population import ensemble_of
+from agilerl.utils.utils import agent_from_policy
+from agilerl.views.export import export_onnx
+from agilerl.views.standalone.policy import PolicyError, policy_of
+
+BOX, THREE = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(3)
+OBS = np.random.default_rng(0).uniform(-1, 1, (200, 3)).astype(np.float32)
+RUN: dict[str, Any] = {
+    "population": 3, "num_envs": 2, "steps": 400, "evo_steps": 100, "eval_episodes": 2, "confirm_episodes": 4,
+    "latent_dim": 8, "batch_size": 8, "learning_delay": 8, "learn_step": 4, "patience": None, "target_score": None,
+    "restarts": False, "verbose": False, "seed": 5, "ensemble": True,
+}  # fmt: skip
+
+
+def constant(values: list[float]) -> DQN:
+    """An agent whose action values are these, whatever it observes."""
+    agent = DQN(BOX, THREE, seed=0)
+    with torch.no_grad():
+        for parameter in agent.actor.parameters():
+            parameter.zero_()
+        *_, bias = agent.actor.parameters()
+        bias.copy_(torch.tensor(values))
+    return agent
+
+
+def members(cls: Any = DQN, actions: gym.Space[Any] = THREE, **options: Any) -> list[Any]:
+    """Three agents of different widths."""
+    layers = ([16], [8, 8], [32])
+    return [
+        cls(BOX, actions, index=i, seed=i, net_config={"encoder_config": {"hidden_size": hidden}, **options})
+        for i, hidden in enumerate(layers)
+    ]
+
+
+def mean_of(agents: list[Any]) -> np.ndarray:
+    with torch.no_grad():
+        return np.mean([agent.policy_output(OBS).numpy() for agent in agents], axis=0)
+
+
+def test_the_action_of_highest_mean_value_is_taken() -> None:
+    """Means are 1, 2 and 5/3: the second action is nobody's best but one's."""
+    agents = [constant(values) for values in ([3.0, 2.0, 0.0], [0.0, 2.5, 0.0], [0.0, 1.5, 5.0])]
+    assert [int(agent.act(OBS[0])) for agent in agents] == [0, 1, 2]
+    joint = ensemble_of(agents[0], agents)
+    assert joint.policy_output(OBS[:1])[0].tolist() == pytest.approx([1.0, 2.0, 5 / 3])
+    assert (joint.act(OBS) == 1).all()
+
+
+def test_members_of_different_widths_act_together_and_stay_as_they_are() -> None:
+    agents = members()
+    before = [agent.policy_output(OBS).detach().clone() for agent in agents]
+    joint = ensemble_of(agents[1], agents)
+    np.testing.assert_allclose(joint.policy_output(OBS).detach().numpy(), mean_of(agents), rtol=1e-6)
+    assert (joint.act(OBS) == mean_of(agents).argmax(1)).all()
+    assert joint.index == agents[1].index
+    for agent, output in zip(agents, before, strict=True):
+        assert isinstance(agent.actor, QNetwork)
+        assert torch.equal(agent.policy_output(OBS), output)
+        agent.clone()  # with an optimiser of its own network
+    twin, acted = joint.clone(), joint.act(OBS)
+    with torch.no_grad():
+        for agent in agents:
+            for parameter in agent.actor.parameters():
+                parameter.add_(torch.randn_like(parameter))
+    assert (twin.act(OBS) == acted).all(), "a clone does not follow the members"
+
+
+def test_actors_act_by_their_mean_in_the_range_of_their_activation() -> None:
+    actions = gym.spaces.Box(np.float32([2.0]), np.float32([4.0]))
+    agents = members(TD3, actions, head_config={"hidden_size": [8], "output_activation": "Sigmoid"})
+    joint = ensemble_of(agents[0], agents)
+    np.testing.assert_allclose(joint.act(OBS), 2 + 2 * mean_of(agents), rtol=1e-5)
+
+
+def test_an_ensemble_is_saved_and_loaded_like_an_agent(tmp_path: Path) -> None:
+    agents = members()
+    joint = ensemble_of(agents[0], agents).clone()
+    joint.save_checkpoint(str(tmp_path / "joint.pt"))
+    loaded = DQN.load(tmp_path / "joint.pt")
+    assert isinstance(loaded.actor, Ensemble)
+    assert torch.equal(loaded.policy_output(OBS), joint.policy_output(OBS))
+    other = DQN(BOX, THREE, seed=9)
+    other.load_run_state(joint.run_state())
+    assert torch.equal(other.policy_output(OBS), joint.policy_output(OBS))
+    other.load_run_state(agents[2].run_state())  # and back to one network
+    assert isinstance(other.actor, QNetwork)
+    assert torch.equal(other.policy_output(OBS), agents[2].policy_output(OBS))
+
+
+@pytest.mark.parametrize(("cls", "actions"), [(DQN, THREE), (TD3, gym.spaces.Box(-1, 1, (2,), np.float32))])
+def test_an_ensemble_is_deployed_like_an_agent(cls: Any, actions: gym.Space[Any], tmp_path: Path) -> None:
+    agents = members(cls, actions)
+    joint = ensemble_of(agents[0], agents)
+    plain = policy_of(joint.policy_spec(), joint.policy_state())
+    np.testing.assert_allclose(plain.act(OBS), joint.act(OBS), atol=1e-6)
+    again = agent_from_policy(joint.policy_spec(), joint.policy_state())
+    np.testing.assert_allclose(again.act(OBS), joint.act(OBS), atol=1e-6)
+    pytest.importorskip("onnxruntime")
+    report = export_onnx(joint, tmp_path / "joint.onnx")
+    assert report.largest_difference < 1e-5
+
+
+def test_a_damaged_ensemble_is_told() -> None:
+    agents = members()
+    joint = ensemble_of(agents[0], agents)
+    spec, weights = joint.policy_spec(), joint.policy_state()
+    huge = {**agents[0].actor.spec(), "latent_dim": 10**9}
+    for broken in (None, [], {"member_0": {}}, {"member_0": spec["network"]["members"]["member_1"]}):
+        with pytest.raises(PolicyError):
+            policy_of({**spec, "network": {"class": ENSEMBLE, "members": broken}}, weights)
+    with pytest.raises(RunError, match="asks for layers"):
+        agent_from_policy({**spec, "network": {"class": ENSEMBLE, "members": {"member_0": huge}}}, weights)
+
+
+def trained(out: Path | None = None, **more: Any) -> Any:
+    return agilerl.train("CartPole-v1", "DQN", preset=False, out=out, **{**RUN, **more})
+
+
+def test_a_run_evaluates_and_returns_the_mean_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[Any]] = []
+
+    def evaluate(self: Evaluator, agents: Any, number: int, episodes: int | None = None) -> Any:
+        calls.append(list(agents))
+        return whole(self, agents, number, episodes)
+
+    whole = Evaluator.evaluate
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    run = trained(evolution=False)
+    assert [len(agents) for agents in calls] == [1] * 4
+    joint, others = calls[-1][0], run.population
+    assert [id(network) for network in joint.actor.members] == [id(agent.actor) for agent in others]
+    returns = {agent.index: np.mean(recent_returns(agent)) for agent in others}
+    assert joint.index == max(returns, key=lambda number: returns[number]), "in place of the best by training returns"
+    assert isinstance(run.best.actor, Ensemble)
+    assert len(run.best.actor.members) == 3
+    assert "mean of 3 members' policies, whose leader has" in run.in_words()
+
+
+def test_evaluation_costs_that_of_one_member() -> None:
+    runs = {together: trained(confirm_episodes=0, ensemble=together) for together in (True, False)}
+    steps = {together: run.result["evaluation_env_steps"] for together, run in runs.items()}
+    assert 4 * 2 * 8 <= steps[True] < steps[False] / 2  # four generations of two episodes of at least eight steps
+
+
+def test_a_population_of_one_needs_no_ensemble() -> None:
+    assert isinstance(trained(population=1).best.actor, QNetwork)
+
+
+def test_a_stopped_run_goes_on_to_the_same_ensemble(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole")
+
+    def stop(record: Any) -> bool | None:
+        return False if record.generation == 1 else None
+
+    part = trained(tmp_path / "part", callbacks=[stop])
+    assert part.result["generations"] == 2
+    resumed = agilerl.resume(part.path)
+    assert resumed.result["generations"] == whole.result["generations"] == 4
+    states = whole.best.policy_state(), resumed.best.policy_state()
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    loaded = agilerl.load(whole.path).best
+    assert (loaded.act(OBS_OF_CARTPOLE) == whole.best.act(OBS_OF_CARTPOLE)).all()
+
+
+OBS_OF_CARTPOLE = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "says"),
+    [
+        ("PPO", {}, "training.ensemble: means nothing to PPO, which learns from its own rollouts"),
+        ("SAC", {"share_encoders": True}, "critics read the features of the policy"),
+    ],
+)
+def test_policies_without_a_mean_are_refused(algo: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        agilerl.train("Pendulum-v1", algo, population=2, steps=64, out=None, verbose=False, ensemble=True, **settings)
+
+
+def test_own_policies_are_refused_by_name() -> None:
+    from agilerl.collect.off_policy import OffPolicyCollector
+    from agilerl.components.replay_buffer import ReplayBuffer
+    from agilerl.core.options import OffPolicyOptions
+    from agilerl.training.loop import LoopSettings, TrainingLoop
+    from agilerl.utils.utils import make_vect_envs
+
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    spaces = env.single_observation_space, env.single_action_space
+    network = EvolvableMLP(4, 2, [8])
+    agents = [DQN(*spaces, index=n, actor_network=network.clone()) for n in range(2)]
+    options = OffPolicyOptions(max_steps=40, evo_steps=20, ensemble=True)
+    with pytest.raises(ConfigError, match="the policy is a EvolvableMLP"):
+        TrainingLoop(agents, OffPolicyCollector(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
