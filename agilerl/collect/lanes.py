@@ -51,6 +51,7 @@ from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.native.threads import kernel_threads
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from agilerl.envs.argument import Factory
@@ -149,6 +150,11 @@ class LaneCollector(Collector, Generic[Options]):
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
         self._tests = own_tests or self.learner == CustomLearner.name
         for agent in population:
+            if isinstance(agent, EvolvableAlgorithm) and isinstance(agent.policy_module(), Ensemble):
+                raise ConfigError(
+                    f"agent {agent.index} acts by the mean of several policies (training.ensemble), which does not "
+                    "learn. fix: its members, agilerl.load(RUN).population, which a run keeps with its checkpoints."
+                )
             warn_of_uncalled(agent, self.learner)
             check_calls(agent, "update", "greedy", "explore", "get_action", *(("test",) if self._tests else ()))
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")

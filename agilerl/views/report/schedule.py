@@ -31,7 +31,9 @@ KEYS = (
     "format", "source", "env_steps", "founder", "changes", "final", "adapted", "not_repeated", "manifest",
 )  # fmt: skip
 STEERED = "steered"  # births whose values a user has set
-OF_POPULATIONS = ("pop_size", "eval_members", "evolve_from", "patience", "shards", "share", "elite_rescore_episodes")
+OF_POPULATIONS = (
+    "pop_size", "eval_members", "ensemble", "evolve_from", "patience", "shards", "share", "elite_rescore_episodes",
+)  # fmt: skip
 """Settings of the training section that one agent does without."""
 
 HEAD = """\

@@ -97,8 +97,9 @@ def test_options_of_data_are_judged_by_their_rows(rule: Rule) -> None:
 
 RUN: dict[str, Any] = {
     "algo": "DQN", "environment.asynchronous": False, "backend": "", "carries": True, "carry_envs": False,
-    "ensemble": False, "policies_apart": "", "is_recurrent": False, "learns_alone": "", "one_at_a_time": "", "other_memory": "", "plays_itself": False,
-    "pop_size": 4, "ranks": 1, "shards": 1, "waits_for_lanes": "", "writes_alone": "",
+    "ensemble": False, "is_recurrent": False, "learns_alone": "", "one_at_a_time": "", "other_memory": "",
+    "plays_itself": False, "policies_apart": "", "pop_size": 4, "ranks": 1, "shards": 1, "waits_for_lanes": "",
+    "writes_alone": "",
 }  # fmt: skip
 
 

@@ -198,6 +198,11 @@ def test_policies_without_a_mean_are_refused(algo: str, settings: dict[str, Any]
         agilerl.train("Pendulum-v1", algo, population=2, steps=64, out=None, verbose=False, ensemble=True, **settings)
 
 
+def test_an_ensemble_does_not_learn() -> None:
+    with pytest.raises(ConfigError, match=r"agent \d+ acts by the mean of several policies"):
+        agilerl.train("CartPole-v1", agents=[trained().best], steps=100, out=None, verbose=False)
+
+
 def test_own_policies_are_refused_by_name() -> None:
     from agilerl.collect.off_policy import OffPolicyCollector
     from agilerl.components.replay_buffer import ReplayBuffer
