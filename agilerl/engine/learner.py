@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,11 +22,13 @@ from agilerl.engine.parts import MemberBinding, by_size, parts_of
 from agilerl.engine.protocol import Draws, Mask, Network, Trainable, TransitionBatch, TransitionBatches, UpdateResult
 from agilerl.engine.recipes import OffPolicyRecipe, PolicyGradientRecipe, Recipe, recipe_of
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
+from agilerl.engine.rows.native_forward import forward_copies
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import set_noise
 from agilerl.modules.paths import resolve
+from agilerl.networks.ensemble import Ensemble
 from agilerl.ranks import ONE, Ranks
 
 
@@ -298,6 +300,27 @@ class ModuleGroup(Group):
         """No-op: nothing was adopted."""
 
 
+class EnsembleGroup(ModuleGroup):
+    """A group of one whose policy is an `Ensemble`; C runs the members where it can."""
+
+    def __init__(self, member: int, agent: Trainable, kernels: Kernels, ranks: Ranks = ONE) -> None:
+        super().__init__(member, agent, ranks)
+        networks = cast(Ensemble, agent.policy_module()).members
+        self._in_c = forward_copies(networks) if next(networks[0].parameters()).dtype in kernels.whole else None
+
+    @property
+    def acts_by_row(self) -> bool:
+        return self._in_c is not None
+
+    def greedy_outputs(self, obs: Tree) -> Tensor:
+        if self._in_c is None:
+            return self.outputs(obs)
+        with torch.no_grad():
+            rows = self._inner(obs)
+            parts = [run(network.row_input(rows).expand(count, -1, -1)) for network, count, run in self._in_c]
+            return torch.cat(parts).mean(0, keepdim=True)
+
+
 class HiddenStates:
     """Hidden states of the members of a learner: [N_g, layers, E, units] per group.
 
@@ -371,8 +394,13 @@ class Learner:
         if choice.name == "fused":
             self.groups = self._in_rows(choice.bindings)
         else:
-            self.groups = [ModuleGroup(position, agent, ranks) for position, agent in enumerate(self.agents)]
+            self.groups = [self._alone(position, agent) for position, agent in enumerate(self.agents)]
         self._hidden = HiddenStates(self)
+
+    def _alone(self, position: int, agent: Trainable) -> Group:
+        if isinstance(agent.policy_module(), Ensemble):
+            return EnsembleGroup(position, agent, self.kernels, self.ranks)
+        return ModuleGroup(position, agent, self.ranks)
 
     def _in_rows(self, bindings: Sequence[MemberBinding]) -> list[Group]:
         if len(bindings) != len(self.agents):

@@ -177,7 +177,7 @@ class Cohort:
                 buffer.data = view
         moments = list(zip(self._pairs(row, self.first), self._pairs(row, self.second), strict=True))
         owner = self._optimizer_of_parameter(row)
-        for (parameter, first), (_, second) in moments:
+        for (parameter, first), (_, second) in moments if owner else ():  # else it only acts
             binding = owner[parameter]
             state = binding.optimizer.state[parameter]
             for name, view in zip(RULES[binding.rule.kind].moments, (first, second), strict=True):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import POINTER, cast
+from typing import Any
 
 from torch import Tensor
 
-from agilerl.engine.parts import Part
+from agilerl.engine.parts import WHOLE, MemberBinding, Part, PartBinding, PartName, parts_of
 from agilerl.engine.rows.cohort import Cohort, PartLayout
 from agilerl.engine.rows.native import has_kernel, member_of
 from agilerl.native.library import Forward, Library, Member, Rows, library, pointer
 from agilerl.native.threads import Kernel
+from agilerl.networks.base import EvolvableNetwork
 
 
 class NativeForward:
@@ -57,3 +60,26 @@ def native_forward(cohort: Cohort, layout: PartLayout, part: Part, rows: range) 
     if kernels is None or cohort.device.type != "cpu" or not has_kernel(part, layout):
         return None
     return NativeForward(kernels, cohort, layout, rows)
+
+
+def forward_copies(networks: Sequence[EvolvableNetwork]) -> list[tuple[EvolvableNetwork, int, NativeForward]] | None:
+    """Return copies of networks as functions in C; None where C has no kernel for one of them.
+
+    Returns:
+        for networks that can share rows: one that prepares the observations, their number N, and the function.
+    """
+    name, groups = PartName("policy", WHOLE), dict[Any, list[tuple[EvolvableNetwork, MemberBinding]]]()
+    for network in networks:
+        parts = parts_of(network.clone()) or {}
+        if tuple(parts) != (WHOLE,):
+            return None
+        binding = MemberBinding((PartBinding(name, parts[WHOLE]),), ())
+        groups.setdefault((network.reading(), binding.signature()), []).append((network, binding))
+    found = []
+    for alike in groups.values():
+        cohort = Cohort([binding for _, binding in alike])
+        run = native_forward(cohort, cohort.layout(name), alike[0][1].parts[0].part, range(len(alike)))
+        if run is None:
+            return None
+        found.append((alike[0][0], len(alike), run))
+    return found
