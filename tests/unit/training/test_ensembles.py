@@ -11,11 +11,15 @@ import pytest
 import torch
 
 import agilerl
-from agilerl.algorithms import DQN, TD3
+from agilerl.algorithms import DQN, SAC, TD3
 from agilerl.collect.evaluator import Evaluator
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
+from agilerl.engine.rows.kernels import NATIVE, TORCH
 from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.screening import recent_returns
 from agilerl.modules.mlp import EvolvableMLP
+from agilerl.native.library import library
 from agilerl.networks.ensemble import ENSEMBLE, Ensemble
 from agilerl.networks.q_networks import QNetwork
 from agilerl.training.population import ensemble_of
@@ -83,6 +87,21 @@ def test_members_of_different_widths_act_together_and_stay_as_they_are() -> None
             for parameter in agent.actor.parameters():
                 parameter.add_(torch.randn_like(parameter))
     assert (twin.act(OBS) == acted).all(), "a clone does not follow the members"
+
+
+@pytest.mark.parametrize(("cls", "actions"), [(DQN, THREE), (SAC, gym.spaces.Box(-1, 1, (2,), np.float32))])
+def test_c_and_torch_agree_and_each_row_is_computed_by_itself(cls: Any, actions: gym.Space[Any]) -> None:
+    agents = members(cls, actions)  # of one and of two layers, in two calls
+    joint = ensemble_of(agents[0], agents)
+    (in_torch,), (in_c,) = (Learner([joint], choose([joint]), kernels).groups for kernels in (TORCH, NATIVE))
+    assert not in_torch.acts_by_row
+    if library() is None:
+        pytest.skip("no kernels in C")
+    assert in_c.acts_by_row
+    rows = in_c.greedy_outputs(OBS[None])
+    torch.testing.assert_close(rows, in_torch.greedy_outputs(OBS[None]), rtol=1e-5, atol=1e-6)
+    alone = [in_c.greedy_outputs(OBS[None, number : number + 1]) for number in range(20)]
+    assert torch.equal(torch.cat(alone, 1), rows[:, :20])
 
 
 def test_actors_act_by_their_mean_in_the_range_of_their_activation() -> None:
