@@ -172,7 +172,6 @@ ARMS = {
     "pbt-3": Arm(pbt(3)),
     "pbt-10": Arm(pbt(10)),
     "pbt-33": Arm(pbt(33)),
-    "pbt-10-resets": Arm({**pbt(10), "mutation.reset_dormant": 0.025}),
     "mf_pbt": Arm({"evolution.scheme": "mf_pbt", "evolution.frequencies": [1, 10]}),
     "pb2": Arm({"evolution.scheme": "pb2"}),
     "rule-default": Arm(ALONE, evolution=False, rules=True, drawn=False),

@@ -32,10 +32,7 @@ MODE = Experimental(
     "evolution.mode", ("generations",), "its scores were not compared with those of generations",
     "agilerl.experimental.asynchronous:AsynchronousLoop",
 )  # fmt: skip
-RESETS = Experimental(
-    "mutation.reset_dormant", (None,), "not measured", "agilerl.experimental.dormant:DormantResets"
-)  # fmt: skip
-EXPERIMENTAL = (SCHEME, MODE, RESETS)
+EXPERIMENTAL = (SCHEME, MODE)
 
 
 def experimental_in(manifest: Manifest) -> list[str]:

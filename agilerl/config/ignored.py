@@ -15,7 +15,7 @@ OF_ENVIRONMENTS = (
     "training.eval_share", *OF_EXPLORATION, "training.train_max_episode_steps", "training.confirm_episodes",
     "training.stop_margin", "training.reward_floor", "training.reward_scale", "training.clip_rewards",
     "training.normalize_rewards", "training.lockstep", "training.carry_envs", "training.opponents",
-    *OF_SHARED_REPLAY, "training.elite_rescore_episodes", "mutation.reset_dormant", *OF_DATA,
+    *OF_SHARED_REPLAY, "training.elite_rescore_episodes", *OF_DATA,
 )  # fmt: skip
 """Keys of networks, episodes and environment steps, which a language policy ignores."""
 IGNORED = {

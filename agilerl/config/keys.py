@@ -29,8 +29,9 @@ KEY_ALIASES = {
     ("training", "screening_episodes"): "eval_screen",
     ("training", "max_eval_fraction"): "eval_share",
 }
-REMOVED = {  # keys of earlier records that are ignored at their defaults
+REMOVED: dict[str, dict[str, typing.Any]] = {  # keys of earlier records that are ignored at their defaults
     "evolution": {"objective": "score", "explore": True, "parents": "best", "then": None},
+    "mutation": {"reset_dormant": None},
 }
 TOP_LEVEL_ALIASES = {
     "algo": ("algorithm", "name"),

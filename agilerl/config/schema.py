@@ -27,7 +27,6 @@ from agilerl.config.ignored import ignored_by
 from agilerl.core.compatibility import OF_DATA, conflicts
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.ranges import (
-    BelowOne,
     Count,
     CountOrZero,
     Fraction,
@@ -266,9 +265,6 @@ class Mutation(Section):
     rl_hp_selection: dict[str, HyperparameterRange] = {}  # hyperparameters that mutate, with their ranges
     mutation_sd: NonNegative = 0.1  # of noise on weights, relative to them
     mutate_elite: bool = False  # whether the best member mutates too
-    # after each selection, with every scheme: hidden units of all members that respond less than this share of their
-    # layer's mean are drawn anew; null: none
-    reset_dormant: BelowOne | None = None
 
 
 class TournamentSelection(Section):

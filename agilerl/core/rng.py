@@ -33,7 +33,6 @@ class Purpose(IntEnum):
     FOUNDERS = 15
     RANDOM_PLAY = 16
     PREDICTION = 17
-    RESETS = 18
     GLOBAL_GENERATORS = 19
 
 

@@ -303,8 +303,6 @@ class AsynchronousLoop(TrainingLoop):
             before = [self.population[slot].index for slot in slots]
             after, born = self.evolution.next_part(slots, self.population, members, number + 1)
             births += self.family.add(born, after, before)
-            if self.resets is not None:
-                self.resets.apply(after, number + 1, slots)
             for slot, agent in zip(slots, after, strict=True):
                 self.ahead[slot] = agent
         self.result.births += births

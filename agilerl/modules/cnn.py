@@ -17,7 +17,7 @@ from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules import layers
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, is_untouched, mutation, single_draw
-from agilerl.modules.layered import OUTPUT, HiddenUnits, LayeredModule, check_limits, drawn_step
+from agilerl.modules.layered import OUTPUT, LayeredModule, check_limits, drawn_step
 from agilerl.modules.layers import Axis, DenseStack, Layer, whole
 from agilerl.modules.mlp import FEATURES, IDEMPOTENT
 from agilerl.modules.morph import FRESH, Index, Transfer, fresh, grown, leading, same
@@ -278,15 +278,6 @@ class EvolvableCNN(LayeredModule):
         specs[OUTPUT] = layers.linear((("output", self.num_outputs),), columns, weight, bias)
         specs["act_output"] = layers.activation_layer(self.output_activation, hidden=False)
         return specs
-
-    def hidden_units(self) -> tuple[HiddenUnits, ...]:
-        depth = len(self.channel_size)
-        above = [*(f"conv_{i}" for i in range(1, depth)), OUTPUT]
-        maps = [
-            HiddenUnits(f"conv_{i}", f"norm_{i}" if self.layer_norm else None, f"act_{i}", above[i], axis=1)
-            for i in range(depth)
-        ]
-        return *maps, HiddenUnits(OUTPUT, None, "act_output", None)
 
     def feature_maps(self, x: Tensor, depth: int | None = None) -> Tensor:
         """Return the output of layer `depth` - 1 (the last one by default) [B, C, ...] for images [B, C, ...]."""

@@ -110,24 +110,6 @@ class Range(NamedTuple):
     steps: tuple[int, ...] = (1,)
 
 
-@dataclass(frozen=True)
-class HiddenUnits:
-    """A layer of hidden units, by the names of the layers around it.
-
-    Attributes:
-        incoming: layer that writes them, one row of its weight per unit. norm: of its outputs, None without one.
-        activation: layer after which they are measured.
-        outgoing: layer that reads them, as columns of its weight; None for the module's output, which others read.
-        axis: of the units in the activations.
-    """
-
-    incoming: str
-    norm: str | None
-    activation: str
-    outgoing: str | None
-    axis: int = -1
-
-
 class LayeredModule(EvolvableModule):
     """A module whose layers are declared by `layers()` and rebuilt from that after every mutation.
 
@@ -158,10 +140,6 @@ class LayeredModule(EvolvableModule):
     def output_features(self, x: Tensor) -> Tensor:
         """Return the inputs [B, F] of the output layer for inputs of the module."""
         raise NotImplementedError
-
-    def hidden_units(self) -> tuple[HiddenUnits, ...]:
-        """Return the layers of units that can be reset one by one, the module's output last; empty by default."""
-        return ()
 
     def finish(self, features: Tensor) -> Tensor:
         """Apply output layer and output activation: [..., F] -> [..., O]."""

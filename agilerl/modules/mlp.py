@@ -13,7 +13,7 @@ from agilerl.core.signatures import also_takes
 from agilerl.modules import layers
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, is_untouched, mutation
-from agilerl.modules.layered import OUTPUT, Change, HiddenUnits, LayeredModule, check_limits, drawn_step, refit_in_place
+from agilerl.modules.layered import OUTPUT, Change, LayeredModule, check_limits, drawn_step, refit_in_place
 from agilerl.modules.layers import Axis, DenseLayer, DenseStack, Initial, Layer, Linear, NoisyLinear, dense
 from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, leading_block, refit
 
@@ -215,20 +215,6 @@ class EvolvableMLP(LayeredModule):
         self.recreate_network()
         self.refit_all(targets, 1)
         self.last_mutation_attr = "change_activation"
-
-    def hidden_units(self) -> tuple[HiddenUnits, ...]:
-        if type(self).forward is not EvolvableMLP.forward:
-            return ()
-        labels = self._labels()
-        return tuple(
-            HiddenUnits(
-                f"linear_{label}",
-                None if self._part("norm", label) is None else f"norm_{label}",
-                f"act_{label}",
-                None if above is None else f"linear_{above}",
-            )
-            for label, above in zip(labels, (*labels[1:], None), strict=True)
-        )
 
     def resize_inputs(self, index: Index) -> None:
         """Change the input width: `index` maps new input positions to old ones (-1: new, with zero weights)."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from agilerl.core import foreign
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, mutation
-from agilerl.modules.layered import OUTPUT, HiddenUnits, Range, ResidualModule, check_limits
+from agilerl.modules.layered import OUTPUT, Range, ResidualModule, check_limits
 from agilerl.modules.layers import Layer, activation_layer, he_normal, layer_norm, linear, orthogonal, whole
 from agilerl.modules.morph import same
 
@@ -92,12 +92,6 @@ class EvolvableSimBa(ResidualModule):
     @property
     def expansion(self) -> int:  # type: ignore[override]
         return self.scale_factor
-
-    def hidden_units(self) -> tuple[HiddenUnits, ...]:
-        """Return the units inside the blocks and the output; those of the trunk are sums over blocks."""
-        blocks = (f"block_{k}" for k in range(self.num_blocks))
-        inner = [HiddenUnits(f"{block}_linear_0", None, f"{block}_act", f"{block}_linear_1") for block in blocks]
-        return *inner, HiddenUnits(OUTPUT, None, "act_output", None)
 
     def inside(self, block: int, z: Tensor) -> Tensor:
         normed = self.model[f"block_{block}_norm"](z)

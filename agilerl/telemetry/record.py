@@ -107,7 +107,7 @@ class MemberRecord:
     # For teams whose returns are not summed, agent -> mean return: of the evaluation, and of `score`.
     agents: Mapping[str, float] = field(default_factory=dict)
     agent_scores: Mapping[str, float] = field(default_factory=dict)
-    # Further counters: of its source, summed; `reset_units`: dormant units reset before this generation.
+    # Further counters of its source, summed.
     details: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,9 +41,6 @@ from agilerl.training.stop_rule import Evaluated, StopRule, recent_fitness
 from agilerl.training.store import RunStore, resumed_notes
 from agilerl.workers.executor import Executor, NoWorkers
 
-if TYPE_CHECKING:
-    from agilerl.experimental.dormant import DormantResets
-
 # Reasons for stopping before the budget of steps is used.
 EARLY_STOPS = ("target", "plateau", "minutes")
 
@@ -56,7 +53,6 @@ class LoopSettings:
         seed: of every random stream. env_id: name for the plan and the records.
         request: `sinks`, `callbacks`, `script` and further options of the run that take effect in the loop.
         evolution: applied between generations; without it the population is not evolved.
-        resets: of dormant units, applied to the members that train next whenever `evolution` is.
         on_best: called with each new best agent.
         store: saves the run after every generation, and restores an earlier save.
         check: called between vector steps, including those of evaluations; an exception it raises ends the run.
@@ -69,7 +65,6 @@ class LoopSettings:
     env_id: str = ""
     request: RunRequest = field(default_factory=RunRequest)
     evolution: Evolution | None = None
-    resets: DormantResets | None = None
     on_best: Callable[[Any], None] | None = None
     store: RunStore | None = None
     check: Callable[[], None] | None = None
@@ -101,7 +96,7 @@ class TrainingLoop:
         executor, ranks, seed, self.request = settings.executor, settings.ranks, settings.seed, settings.request
         if executor is not None and executor.is_optional and not is_portable(population):
             executor = None
-        self.ranks, self.executor, self.resets = ranks, executor, settings.resets
+        self.ranks, self.executor = ranks, executor
         self.pace = Pace(settings.deadline, ranks)
         self.evolution = TournamentEvolution() if settings.evolution is None else settings.evolution
         self.population = broadcast_population(population, self.evolution, ranks)
@@ -283,16 +278,12 @@ class TrainingLoop:
         is_asked_to_stop = bool(stops)
         confirmed, stop = self.stop_rule.decide(self._evaluated(number), is_last or is_asked_to_stop)
         members = self._member_records(fitness, tallies)
-        if self.resets is not None:
-            self.resets.forget()  # shown; nobody is reset if this is the last generation
         done = self._is_spent() or is_asked_to_stop
         healed = self._heal(number, fitness)
         events: dict[str, Steering] = {}
         before, survivors = self._steer(number, before_selection(requests), events, members)
         births = self._evolve(number, survivors) if not stop and (self.options.evolve_last or not done) else ()
         after, _ = self._steer(number, after_selection(requests, events), events, (), births)
-        if self.resets is not None:
-            self.resets.inherit(after)
         self._record_requests([events[taken.id] for taken in requests])
         if stop and self.result.stopped != "plateau":
             self.result.stopped = "target"
@@ -448,8 +439,6 @@ class TrainingLoop:
         births = add_births(self.evolution, self.family, births, self.population, before)
         births = self.steering.inherit(self.population, births)
         self.steering.forget_others(self.population)
-        if self.resets is not None:
-            self.resets.apply(self.population, number + 1)
         self.fit_to_population()
         self.result.births += births
         return births
@@ -553,8 +542,7 @@ class TrainingLoop:
 
     def _member_records(self, fitness: Sequence[float], tallies: Sequence[Tally]) -> tuple[MemberRecord, ...]:
         returns = None if self.evaluator.sum_scores else self.evaluation.by_agent
-        details = (lambda agent: {}) if self.resets is None else self.resets.details_of
-        return member_records(self.population, fitness, tallies, returns, self.family, details)
+        return member_records(self.population, fitness, tallies, returns, self.family)
 
     def _record(
         self, number: int, members: Sequence[MemberRecord], births: Sequence[Birth], confirmed: MeanReturn | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -168,13 +168,11 @@ def member_records(
     tallies: Sequence[Tally],
     returns: Mapping[int, Sequence[float]] | None,
     family: Family,
-    details: Callable[[Any], Mapping[str, float]],
 ) -> Members:
     """Build one record per member, before selection; the fittest is marked (never a NaN).
 
     Args:
         returns: member id -> evaluated returns of a team's agents; None if they are summed.
-        details: returns further details of a member.
     """
     leader, rows = int(np.argmax(nan_as_worst(fitness))), returns or {}
     return tuple(
@@ -193,7 +191,7 @@ def member_records(
             hyperparameters=_hyperparameters(agent),
             network=_architecture(agent),
             is_best=slot == leader,
-            details={**tally.details, **details(agent)},
+            details=dict(tally.details),
         )
         for slot, (agent, tally) in enumerate(zip(population, tallies, strict=True))
     )

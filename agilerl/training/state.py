@@ -37,7 +37,6 @@ class Loop(Protocol):
     options: LoopOptions
     evolution: Evolution
     family: Family
-    resets: Any
     best: BestAgent
     result: EvolveResult
     steering: SteeringWheel
@@ -113,7 +112,6 @@ class SavableLoop:
             "evaluation_env_steps": loop.evaluator.env_steps,
             "evaluated": float(loop.collector.evaluated),
             "saved_steps": loop.saved_steps,
-            **({} if loop.resets is None else {"resets": loop.resets.state()}),
             **({"by_agent": loop.result.by_agent} if loop.result.by_agent else {}),
             **self._steering(),
             "source": loop.collector.state(),
@@ -163,8 +161,6 @@ class SavableLoop:
         loop.steering.load_state(steering)
         loop.family.load_state(rest["evolution"])
         loop.evolution.load_state(rest["evolution"])
-        if loop.resets is not None:
-            loop.resets.load_state(rest.get("resets", {}))  # missing if they are new in this run
         loop.evaluator.env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
         loop.collector.evaluated = rest.get("evaluated", 0.0)
         kernels = str(facts.get("kernels", "torch"))  # missing in earlier runs

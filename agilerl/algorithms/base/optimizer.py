@@ -165,26 +165,6 @@ class OptimizerWrapper:
             self.rebuild({name: network})
 
     @torch.no_grad()
-    def forget_entries(self, masks: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Start the moments of some entries anew, in place, like those of new entries in `rebuild`.
-
-        Args:
-            masks: attribute name of a network -> parameter name -> mask of its entries. Other networks are ignored.
-        """
-        for network, parameters in zip(self.network_names or (), self._parameters, strict=False):
-            states = self.optimizer.state
-            for name, mask in masks.get(network, {}).items():
-                for key, value in states.get(parameters[name], {}).items():
-                    if not isinstance(value, Tensor) or value.shape != mask.shape:
-                        continue
-                    value.masked_fill_(mask, 0.0)
-                    if key in SECOND_MOMENTS:
-                        mean = float(value.sum()) / max(1, mask.numel() - int(mask.sum()))
-                        if not mean:  # nothing is left of this parameter
-                            of_network = [states[p] for p in parameters.values() if p in states]
-                            mean = _mean_second_moments(of_network).get(key, 0.0)
-                        value.masked_fill_(mask, mean)
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "optimizer" not in self.__dict__:
             raise AttributeError(name)

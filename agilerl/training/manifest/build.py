@@ -18,7 +18,7 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import Manifest, preset_for
-from agilerl.config.experimental import MODE, RESETS, experimental_in
+from agilerl.config.experimental import MODE, experimental_in
 from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.overrides import within_widths
 from agilerl.config.presets import model_of_presets
@@ -83,10 +83,6 @@ def run_manifest(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
             f"{space}. fix: explore_least=1."
         )
-    threshold = manifest.mutation.reset_dormant if evolution else None
-    resets = None if threshold is None else resolve_name(RESETS.path)(threshold, seed)
-    if resets is not None:
-        resets.check(population[0])
     options = make_options(manifest)
     loop_of: Callable[..., TrainingLoop] = TrainingLoop
     if manifest.evolution.mode not in MODE.usual:
@@ -100,7 +96,6 @@ def run_manifest(
             env_id=manifest.environment.name,
             request=setup.request,
             evolution=make_evolution(manifest, seed, device, None if ancestors else restarted) if evolution else None,
-            resets=resets,
             on_best=None if run_directory is None else partial(_save_best, run_directory),
             store=store,
             check=check,
@@ -135,9 +130,9 @@ def run_manifest(
 
 def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
     """Return a note of settings that have no effect in this run; none for those that presets contain."""
-    threshold, scheme = manifest.mutation.reset_dormant, scheme_of(manifest.evolution.scheme)
     if not evolution:
-        return [] if threshold is None else [f"no effect without evolution: mutation.reset_dormant={threshold:g}"]
+        return []
+    scheme = scheme_of(manifest.evolution.scheme)
     members, survivors = manifest.training.pop_size, manifest.evolution.survivors
     if members == 1 and scheme.only_hyperparameters:
         return [f"no effect on a population of one member: evolution.scheme={scheme.name}"]

@@ -48,7 +48,6 @@ def test_arms_differ_in_what_their_names_say(long: Any, task: str) -> None:
     assert (made["command-one"].training.pop_size, made["command-fixed"].training.pop_size) == (1, 4)
     assert (made["race"].evolution.survivors, made["race-4"].evolution.survivors) == (1, 4)
     assert made["pbt-33"].evolution.interval == 33
-    assert (made["pbt-10"].mutation.reset_dormant, made["pbt-10-resets"].mutation.reset_dormant) == (None, 0.025)
     assert made["tournament-frozen"].mutation.probabilities.rl_hp_mut == 0.0
     plain = made["random"].algorithm.hyperparameters
     if about.algo == "PPO":

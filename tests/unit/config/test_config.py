@@ -542,34 +542,12 @@ def test_schemes_that_change_hyperparameters_need_ranges(scheme: str) -> None:
         apply_sets(plain, [f"evolution.scheme={scheme}", *ranges, "mutation.probabilities.arch_mut=0.9"])
 
 
-@pytest.mark.parametrize("value", ["-0.1", "1", "1.5", ".nan", "true", "often"])
-def test_the_threshold_of_dormant_units_is_a_share_below_one(value: str) -> None:
-    plain = manifest_from({"algorithm": {"name": "PPO"}})
-    for fits in (0, 0.025, 0.1, 0.999, None):
-        text = "null" if fits is None else str(fits)
-        assert apply_sets(plain, [f"mutation.reset_dormant={text}"]).mutation.reset_dormant == fits
-    with pytest.raises(ConfigError, match=r"mutation\.reset_dormant"):
-        apply_sets(plain, [f"mutation.reset_dormant={value}"])
-
-
-def test_resets_of_dormant_units_are_part_of_a_manifests_hash_only_if_there_are_some() -> None:
-    plain = manifest_from({"algorithm": {"name": "PPO"}})
-    assert apply_sets(plain, ["mutation.reset_dormant=null"]).hash() == plain.hash()
-    assert apply_sets(plain, ["mutation.reset_dormant=0.1"]).hash() != plain.hash()
-
-
 def test_settings_of_population_based_training_leave_the_hashes_of_earlier_manifests_alone() -> None:
     """Hashes by the version before it had `interval`."""
     assert manifest_from({"evolution": {"scheme": "race"}}).hash() == "2a6fadeffe2f97e0"
     assert manifest_from({"evolution": {"founders": "spread"}}).hash() == "d9be76f68cd4f961"
     pbt = manifest_from({"evolution": {"scheme": "pbt"}, "mutation": {"rl_hp_selection": {"lr": {"min": 1, "max": 2}}}})
     assert apply_sets(pbt, ["evolution.interval=2"]).hash() != pbt.hash()
-
-
-@pytest.mark.parametrize("algo", ["GRPO", "DPO", "SFT"])
-def test_language_policies_have_no_dormant_units_to_reset(algo: str) -> None:
-    with pytest.raises(ConfigError, match=rf"mutation\.reset_dormant: means nothing to {algo}, .* fix: leave .* out"):
-        apply_sets(manifest_from({"algorithm": {"name": algo}}), ["mutation.reset_dormant=0.1"])
 
 
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:

@@ -22,10 +22,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "evolution.md"
     [
         (["evolution.scheme=race", "evolution.survivors=2"], []),
         (["evolution.scheme=pb2"], ["evolution.scheme=pb2"]),
-        (
-            ["mutation.reset_dormant=0.1", "evolution.scheme=pbt"],
-            ["evolution.scheme=pbt", "mutation.reset_dormant=0.1"],
-        ),
+        (["evolution.scheme=pbt"], ["evolution.scheme=pbt"]),
     ],
 )
 def test_settings_that_are_experimental(settings: list[str], named: list[str]) -> None:

@@ -37,7 +37,6 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "DQN": {**REPLAY, "replay_buffer.max_size": 100, "evolve_from": 0.4},
     "prioritised": {**REPLAY, "replay_buffer.prioritized": True},
     "PPO": {"algorithm.learn_step": 20, "batch_size": 8, "normalize_rewards": True},
-    "resets": {**REPLAY, "mutation.reset_dormant": 0.3},
 }
 BOTH_SOURCES = ("DQN", "PPO")  # in the fast suite
 OF_LEARNERS = pytest.mark.parametrize(
