@@ -306,10 +306,8 @@ class LaneCollector(Collector, Generic[Options]):
 
     def _policies_apart(self, lead: foreign.Agent) -> str:
         """Why policies of these members have no mean (`networks.ensemble`), or "" if they have one."""
-        if not isinstance(lead, EvolvableAlgorithm):
-            return f"agents are {type(lead).__name__}"
-        if lead.experience is not TRANSITIONS:
-            return f"{lead.algo} {lead.experience.says}" if lead.experience else f"{lead.algo} learns by itself"
+        if not isinstance(lead, EvolvableAlgorithm) or lead.experience is not TRANSITIONS:
+            return f"a {type(lead).__name__} does not"
         if self._tests:
             return "an agent brings its own learn(), get_action() or test()"
         if not isinstance(lead.policy_module(), EvolvableNetwork):

@@ -162,8 +162,7 @@ OF_RUNS = (
     ),
     Rule(
         ("ensemble",), {"policies_apart": only("")},
-        "averages the policies of members that learn from one replay, and here {policies_apart}",
-        "ensemble=False (training.ensemble)",
+        "averages the policies of members that learn from one replay, and here {policies_apart}", "",
     ),
     _several(
         "shards", {"other_memory": only("")}, "exchanges the rows of replay buffers, and not those of {other_memory}",

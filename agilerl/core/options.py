@@ -54,8 +54,7 @@ class LoopOptions:
             `eval_members`, may reach the target and is the result. Members are ranked by their training returns.
         eval_screen: evaluation episodes per round; after each round, members significantly behind the leader
             (`rollouts.evaluate.contested`) are dropped, and evaluation stops once the leader is clear; that of a
-            single member, once it is unlikely to reach the target. 0, or a single member without a target: all
-            episodes.
+            single member, once it is unlikely to reach the target. 0: all episodes.
         eval_share: bound on the steps of evaluations, as a fraction of the training steps of all members. Where
             episodes are long, an evaluation has fewer of them, then fewer members (`hpo.screening.affordable`); a
             generation lasts at least the steps of its last evaluation divided by this. Confirmations count too, and

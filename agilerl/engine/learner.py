@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -236,12 +236,17 @@ class RowsGroup(Group):
 
 
 class ModuleGroup(Group):
-    """One member with its modules, which preprocess observations, and its torch optimisers."""
+    """One member with its modules, which preprocess observations, and its torch optimisers.
 
-    def __init__(self, member: int, agent: Trainable, ranks: Ranks = ONE) -> None:
+    Greedy actions of an `Ensemble` are computed in C where `kernels` can.
+    """
+
+    def __init__(self, member: int, agent: Trainable, ranks: Ranks = ONE, kernels: Kernels = TORCH) -> None:
         super().__init__([member], [agent], lambda obs: obs)
         self._engine: ModuleEngine | None = None
-        self._ranks = ranks
+        self._ranks, policy = ranks, agent.policy_module()
+        in_c = isinstance(policy, Ensemble) and next(policy.parameters()).dtype in kernels.whole
+        self._in_c = forward_copies(policy.members) if in_c else None
 
     @property
     def engine(self) -> ModuleEngine:  # type: ignore[override]
@@ -266,6 +271,18 @@ class ModuleGroup(Group):
         with torch.no_grad():
             output: Tensor = self.lead.policy_output(self._inner(obs), noisy)
         return output.unsqueeze(0)
+
+    @property
+    def acts_by_row(self) -> bool:
+        return self._in_c is not None
+
+    def greedy_outputs(self, obs: Tree) -> Tensor:
+        if self._in_c is None:
+            return self.outputs(obs)
+        with torch.no_grad():
+            rows = self._inner(obs)
+            parts = [run(network.row_input(rows).expand(count, -1, -1)) for network, count, run in self._in_c]
+            return torch.cat(parts).mean(0, keepdim=True)
 
     def _inner(self, tree: Tree) -> Any:
         return map_leaves(lambda x: x[0], tree)
@@ -298,27 +315,6 @@ class ModuleGroup(Group):
 
     def release(self) -> None:
         """No-op: nothing was adopted."""
-
-
-class EnsembleGroup(ModuleGroup):
-    """A group of one whose policy is an `Ensemble`; C runs the members where it can."""
-
-    def __init__(self, member: int, agent: Trainable, kernels: Kernels, ranks: Ranks = ONE) -> None:
-        super().__init__(member, agent, ranks)
-        networks = cast(Ensemble, agent.policy_module()).members
-        self._in_c = forward_copies(networks) if next(networks[0].parameters()).dtype in kernels.whole else None
-
-    @property
-    def acts_by_row(self) -> bool:
-        return self._in_c is not None
-
-    def greedy_outputs(self, obs: Tree) -> Tensor:
-        if self._in_c is None:
-            return self.outputs(obs)
-        with torch.no_grad():
-            rows = self._inner(obs)
-            parts = [run(network.row_input(rows).expand(count, -1, -1)) for network, count, run in self._in_c]
-            return torch.cat(parts).mean(0, keepdim=True)
 
 
 class HiddenStates:
@@ -394,13 +390,8 @@ class Learner:
         if choice.name == "fused":
             self.groups = self._in_rows(choice.bindings)
         else:
-            self.groups = [self._alone(position, agent) for position, agent in enumerate(self.agents)]
+            self.groups = [ModuleGroup(number, agent, ranks, kernels) for number, agent in enumerate(self.agents)]
         self._hidden = HiddenStates(self)
-
-    def _alone(self, position: int, agent: Trainable) -> Group:
-        if isinstance(agent.policy_module(), Ensemble):
-            return EnsembleGroup(position, agent, self.kernels, self.ranks)
-        return ModuleGroup(position, agent, self.ranks)
 
     def _in_rows(self, bindings: Sequence[MemberBinding]) -> list[Group]:
         if len(bindings) != len(self.agents):

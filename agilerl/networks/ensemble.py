@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
@@ -17,17 +16,15 @@ ENSEMBLE = "Ensemble"  # class of a specification with those of the members
 
 
 class Ensemble(EvolvableModule):
-    """Mean of the outputs of several policy networks: of action values, or of what determines the actions of actors.
+    """Mean of the outputs of policy networks of the same spaces: of action values, or of what actors act by.
 
     The mean has a lower variance than each member: Ensemble DQN of Anschel, Baram and Shimkin 2017, "Averaged-DQN"
     (arXiv:1611.01929); for actors, the evaluation of Lee et al. 2021, "SUNRISE" (arXiv:2007.04938).
-
-    Args:
-        members: networks of the same spaces, which may differ in architecture. They become part of the ensemble.
     """
 
     def __init__(self, members: Sequence[EvolvableNetwork]) -> None:
         super().__init__(device=members[0].device, random_seed=members[0].random_seed)
+        self.observation_space, self.action_space = members[0].observation_space, members[0].action_space
         for number, member in enumerate(members):
             self.add_module(f"member_{number}", member)
 
@@ -35,23 +32,12 @@ class Ensemble(EvolvableModule):
     def members(self) -> list[EvolvableNetwork]:
         return [cast(EvolvableNetwork, module) for module in self.modules().values()]
 
-    @property
-    def observation_space(self) -> gym.Space[Any] | None:
-        return self.members[0].observation_space
-
-    @property
-    def action_space(self) -> gym.Space[Any] | None:
-        return self.members[0].action_space
-
     def output(self, obs: Tree) -> Tensor:
         """Return the mean output [..., out] for observations [..., *space]."""
         outputs = [(member if member.runs_forward else member.output)(obs) for member in self.members]
         return torch.stack(outputs).mean(0)
 
     forward = output
-
-    def get_init_dict(self) -> dict[str, Any]:
-        return {"members": self.members}
 
     def spec(self) -> dict[str, Any]:
         return {"class": ENSEMBLE, "members": {name: member.spec() for name, member in self.modules().items()}}

@@ -34,10 +34,8 @@ def evaluation_mode(population: Sequence[Any]) -> Iterator[None]:
 
 
 def ensemble_of(lead: EvolvableAlgorithm, members: Sequence[EvolvableAlgorithm]) -> EvolvableAlgorithm:
-    """Return an agent that acts by the mean of the members' policies, with everything else of `lead`, one of them.
-
-    It shares their networks, for as long as none of them is trained; its `clone` is independent of them.
-    """
+    """Return an agent with the mean of the members' policies, and everything else of `lead`; its `clone` shares nothing
+    with them, itself it shares their networks, until one of them trains."""
     joint: EvolvableAlgorithm = object.__new__(type(lead))
     policy = Ensemble([cast(EvolvableNetwork, agent.policy_module()) for agent in members])
     joint.__dict__ |= {**lead.__dict__, str(lead.registry.policy()): policy}  # the optimiser of `lead` never sees it
