@@ -373,9 +373,15 @@ def anytime(line: dict[str, Any], task: Task) -> float:
     return sum(shares) / len(shares) if shares else float("nan")
 
 
+def way_of(arm: str) -> Arm:
+    """The arm; of one that is no longer there, but has lines, what its name says."""
+    return ARMS.get(arm, Arm({"evolution.scheme": "race"} if "race" in arm else {}, rules=arm.startswith("rule")))
+
+
 def keeps_its_size(arm: str) -> bool:
     """Whether all members train to the end: no race."""
-    return not ARMS[arm].evolution or (ARMS[arm].plain and ARMS[arm].sets.get("evolution.scheme") != "race")
+    way = way_of(arm)
+    return not way.evolution or (way.plain and way.sets.get("evolution.scheme") != "race")
 
 
 def us_per_step(lines: Iterable[dict[str, Any]]) -> float:
@@ -385,14 +391,14 @@ def us_per_step(lines: Iterable[dict[str, Any]]) -> float:
 
 def baseline_of(arm: str, task: str) -> str:
     """Random search, with the rules where the arm has them."""
-    return named_for("rule" if ARMS[arm].rules else "random", task)
+    return named_for("rule" if way_of(arm).rules else "random", task)
 
 
 def one_agent_of(arm: str, task: str) -> str:
     """The arm of one agent that costs are compared with: as many environments, and the rules where the arm has them."""
-    if not ARMS[arm].plain:
+    if not way_of(arm).plain:
         return "command-one"
-    return named_for("rule-default" if ARMS[arm].rules else "default", task)
+    return named_for("rule-default" if way_of(arm).rules else "default", task)
 
 
 def summary(
