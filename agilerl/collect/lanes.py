@@ -207,13 +207,11 @@ class LaneCollector(Collector, Generic[Options]):
             "backend": next((str(env.backend) for env in envs if isinstance(env, Replicable)), ""),
             "carries": self.carries,
             "carry_envs": self.options.carry_envs,
-            "ensemble": self.options.ensemble,
             "is_recurrent": adapted(lead).is_recurrent,
             "learns_alone": alone,
             "one_at_a_time": "" if self.lockstep else self._apart or self._choice.reason,
             "other_memory": next(others, ""),
             "plays_itself": self._tests,
-            "policies_apart": self._policies_apart(lead) if self.options.ensemble else "",
             "ranks": self.ranks.size,
             "shards": self.shards,
             "waits_for_lanes": self.waits_for_lanes,
@@ -304,10 +302,9 @@ class LaneCollector(Collector, Generic[Options]):
         finally:
             learner.release()
 
-    def _policies_apart(self, lead: foreign.Agent) -> str:
-        """Why policies of these members have no mean (`networks.ensemble`), or "" if they have one."""
+    def why_apart(self, lead: foreign.Agent) -> str:
         if not isinstance(lead, EvolvableAlgorithm) or lead.experience is not TRANSITIONS:
-            return f"a {type(lead).__name__} does not"
+            return f"members of {type(lead).__name__} do not learn from one replay"
         if self._tests:
             return "an agent brings its own learn(), get_action() or test()"
         if not isinstance(lead.policy_module(), EvolvableNetwork):

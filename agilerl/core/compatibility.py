@@ -160,10 +160,6 @@ OF_RUNS = (
         "test(), which step Gymnasium's environments", "backend='gymnasium' (environment.backend)",
         when=lambda backend: bool(backend == "envpool"),
     ),
-    Rule(
-        ("ensemble",), {"policies_apart": only("")},
-        "averages the policies of members that learn from one replay, and here {policies_apart}", "",
-    ),
     _several(
         "shards", {"other_memory": only("")}, "exchanges the rows of replay buffers, and not those of {other_memory}",
         "ReplayBuffer, or shards=1 (training.shards)",
@@ -197,4 +193,4 @@ OF_RUNS = (
     _waiting({"ranks": only(1)}, "{ranks} processes that train together"),
 )  # fmt: skip
 """Rows of runs."""
-RUN_DEFAULTS: Mapping[str, Any] = {"carry_envs": False, "ensemble": False, "shards": 1, "ranks": 1, "pop_size": 1}
+RUN_DEFAULTS: Mapping[str, Any] = {"carry_envs": False, "shards": 1, "ranks": 1, "pop_size": 1}

@@ -114,6 +114,7 @@ class TrainingLoop:
         collector.ranks = ranks
         collector.open(self.population, seed, self.check, options.shards)
         self.evaluator = collector.evaluator
+        self._apart = collector.why_apart(self.population[0]) if options.ensemble else "not asked for"
         self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
         if executor is not None or options.shards > 1:
             check_portable(self.population)
@@ -150,7 +151,8 @@ class TrainingLoop:
         shards, executor = len(cut(len(self.population), self.options.shards)), self.executor
         notes = [f"shards: {shards}, of at most {-(-len(self.population) // shards)} members"] if shards > 1 else []
         if self.options.ensemble and len(self.population) > 1:
-            notes.append("ensemble: the mean of all members' policies is evaluated and returned")
+            without = f"no ensemble, the best by training returns is evaluated: {self._apart}"
+            notes.append(without if self._apart else "ensemble: the mean of all policies is evaluated and returned")
         alive = 0 if executor is None else executor.alive
         return notes + ([f"workers: {1 + alive} processes, this one included"] if alive else [])
 
@@ -333,7 +335,7 @@ class TrainingLoop:
         before = {agent.index: len(agent.fitness) for agent in self.population}
         members, member_episodes = self._affordable(tallies)
         evaluated = promising(finite, members)
-        if self.options.ensemble and len(finite) > 1:
+        if not self._apart and len(finite) > 1:
             evaluated = [ensemble_of(evaluated[0], finite)]
         self._evaluated_as = {agent.index: agent for agent in evaluated}
         start = time.perf_counter()

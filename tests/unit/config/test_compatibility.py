@@ -97,9 +97,8 @@ def test_options_of_data_are_judged_by_their_rows(rule: Rule) -> None:
 
 RUN: dict[str, Any] = {
     "algo": "DQN", "environment.asynchronous": False, "backend": "", "carries": True, "carry_envs": False,
-    "ensemble": False, "is_recurrent": False, "learns_alone": "", "one_at_a_time": "", "other_memory": "",
-    "plays_itself": False, "policies_apart": "", "pop_size": 4, "ranks": 1, "shards": 1, "waits_for_lanes": "",
-    "writes_alone": "",
+    "is_recurrent": False, "learns_alone": "", "one_at_a_time": "", "other_memory": "", "plays_itself": False,
+    "pop_size": 4, "ranks": 1, "shards": 1, "waits_for_lanes": "", "writes_alone": "",
 }  # fmt: skip
 
 
@@ -109,7 +108,6 @@ def test_each_row_of_a_run_raises_its_error_with_a_fix(rule: Rule) -> None:
     enforce(OF_RUNS, RUN, usual)
     setting = rule.settings[0]
     bad = {"backend": "envpool", "carry_envs": True, "environment.asynchronous": True, "shards": 2, "ranks": 2}
-    bad["ensemble"] = True
     wrong = {key: "it does" if values.example == "" else not values.example for key, values in rule.needs.items()}
     wrong |= {key: 2 for key in ("ranks", "shards") if key in wrong} | ({"pop_size": 1} if "pop_size" in wrong else {})
     enforce([rule], {**RUN, setting: bad[setting]}, usual)

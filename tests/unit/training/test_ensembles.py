@@ -13,6 +13,9 @@ import torch
 import agilerl
 from agilerl.algorithms import DQN, SAC, TD3
 from agilerl.collect.evaluator import Evaluator
+from agilerl.collect.off_policy import OffPolicyCollector
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import NATIVE, TORCH
@@ -20,10 +23,13 @@ from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.screening import recent_returns
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.native.library import library
+from agilerl.networks.actors import StochasticActor
 from agilerl.networks.ensemble import ENSEMBLE, Ensemble
 from agilerl.networks.q_networks import QNetwork
+from agilerl.telemetry.record import BaseSink, RunPlan
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.population import ensemble_of
-from agilerl.utils.utils import agent_from_policy
+from agilerl.utils.utils import agent_from_policy, make_vect_envs
 from agilerl.views.export import export_onnx
 from agilerl.views.standalone.policy import PolicyError, policy_of
 
@@ -151,6 +157,13 @@ def test_a_damaged_ensemble_is_told() -> None:
         agent_from_policy({**spec, "network": {"class": ENSEMBLE, "members": {"member_0": huge}}}, weights)
 
 
+class Plan(BaseSink):
+    """Keeps the notes of a run's start."""
+
+    def start(self, plan: RunPlan, founders: Any) -> None:
+        self.notes = "; ".join(plan.notes)
+
+
 def trained(out: Path | None = None, **more: Any) -> Any:
     return agilerl.train("CartPole-v1", "DQN", preset=False, out=out, **{**RUN, **more})
 
@@ -205,16 +218,16 @@ def test_a_stopped_run_goes_on_to_the_same_ensemble(tmp_path: Path) -> None:
 OBS_OF_CARTPOLE = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    ("algo", "settings", "says"),
-    [
-        ("PPO", {}, "training.ensemble: means nothing to PPO, which learns from its own rollouts"),
-        ("SAC", {"share_encoders": True}, "critics read the features of the policy"),
-    ],
-)
-def test_policies_without_a_mean_are_refused(algo: str, settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        agilerl.train("Pendulum-v1", algo, population=2, steps=64, out=None, verbose=False, ensemble=True, **settings)
+def test_algorithms_without_a_shared_replay_have_no_ensemble() -> None:
+    with pytest.raises(ConfigError, match=r"training\.ensemble: means nothing to PPO, which learns from its own"):
+        agilerl.train("CartPole-v1", "PPO", population=2, steps=64, out=None, verbose=False, ensemble=True)
+
+
+def test_policies_without_a_mean_are_evaluated_one_by_one() -> None:
+    kept = Plan()
+    run = agilerl.train("Pendulum-v1", "SAC", out=None, share_encoders=True, sinks=[kept], **{**RUN, "steps": 200})
+    assert isinstance(run.best.actor, StochasticActor)
+    assert "no ensemble, the best by training returns is evaluated: critics read the features" in kept.notes
 
 
 def test_an_ensemble_does_not_learn() -> None:
@@ -222,17 +235,23 @@ def test_an_ensemble_does_not_learn() -> None:
         agilerl.train("CartPole-v1", agents=[trained().best], steps=100, out=None, verbose=False)
 
 
-def test_own_policies_are_refused_by_name() -> None:
-    from agilerl.collect.off_policy import OffPolicyCollector
-    from agilerl.components.replay_buffer import ReplayBuffer
-    from agilerl.core.options import OffPolicyOptions
-    from agilerl.training.loop import LoopSettings, TrainingLoop
-    from agilerl.utils.utils import make_vect_envs
+class Own(DQN):
+    def get_action(self, obs: Any, *args: Any, **options: Any) -> Any:
+        return super().get_action(obs, *args, **options)
 
+
+@pytest.mark.parametrize(
+    ("cls", "network", "why"),
+    [
+        (DQN, EvolvableMLP(4, 2, [8]), "the policy is a EvolvableMLP"),
+        (Own, None, "an agent brings its own learn(), get_action() or test()"),
+    ],
+)
+def test_own_policies_are_evaluated_one_by_one(cls: Any, network: Any, why: str) -> None:
     env = make_vect_envs("CartPole-v1", num_envs=2)
     spaces = env.single_observation_space, env.single_action_space
-    network = EvolvableMLP(4, 2, [8])
-    agents = [DQN(*spaces, index=n, actor_network=network.clone()) for n in range(2)]
-    options = OffPolicyOptions(max_steps=40, evo_steps=20, ensemble=True)
-    with pytest.raises(ConfigError, match="the policy is a EvolvableMLP"):
-        TrainingLoop(agents, OffPolicyCollector(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
+    agents = [cls(*spaces, index=n, actor_network=network and network.clone()) for n in range(2)]
+    options = OffPolicyOptions(max_steps=40, evo_steps=20, eval_episodes=2, ensemble=True)
+    loop = TrainingLoop(agents, OffPolicyCollector(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
+    assert any(note.endswith(why) and note.startswith("no ensemble") for note in loop.notes)
+    assert type(loop.run().best.actor) is type(agents[0].actor)
