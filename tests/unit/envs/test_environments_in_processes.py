@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ def test_where_environments_step_changes_no_bit(
         pytest.skip("Ray is not installed")
     monkeypatch.setattr(manifest_workers, "LocalWorkers", ReadyWorkers)
     monkeypatch.setattr(ReadyWorkers, "jobs", 0)
+    monkeypatch.setattr(KINDS["open file"], "count", 1000 * os.getpid())  # other processes count from 0
     settings, before = PLACES[place], repr((np.random.get_state(), random.getstate(), torch.get_rng_state().tolist()))
     if place == "evaluation workers":
         run = train(kind, tmp_path, **settings)
