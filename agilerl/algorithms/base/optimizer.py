@@ -164,7 +164,6 @@ class OptimizerWrapper:
             self._parameters[position] = {}
             self.rebuild({name: network})
 
-    @torch.no_grad()
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "optimizer" not in self.__dict__:
             raise AttributeError(name)
