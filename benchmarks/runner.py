@@ -18,15 +18,13 @@ RESULTS = Path(os.environ.get("AGILERL_RESULTS", Path(__file__).parent / "result
 PACKAGE = Path(__file__).parents[1] / "agilerl"
 
 
-# What decides how a run trains; the command line, the records and the facade do not.
-TRAINS = ("algorithms", "components", "config", "engine", "envs", "hpo", "language", "llm_envs", "losses", "modules",
-          "networks", "presets", "ranges.py", "rng.py", "rollouts", "collect", "spaces.py", "training",
-          "tree.py")  # fmt: skip
+# What does not decide how a run trains.
+SURFACE = ("cli", "views", "telemetry", "wrappers", "testing", "api.py", "errors.py")
 
 
 def package_commit() -> str:
     """The last commit that changed what trains, with "+" where the working tree differs from it."""
-    git, paths = ["git", "-C", str(PACKAGE)], ["--", *TRAINS]
+    git, paths = ["git", "-C", str(PACKAGE)], ["--", ".", *(f":(exclude){name}" for name in SURFACE)]
     commit = subprocess.run([*git, "log", "-1", "--format=%h", *paths], capture_output=True, text=True)
     dirty = subprocess.run([*git, "status", "--porcelain", *paths], capture_output=True, text=True)
     return (commit.stdout.strip() or "unknown") + ("+" if dirty.stdout.strip() else "")

@@ -77,6 +77,31 @@ class SlowPendulum(ComputingStep, PendulumEnv):
     """Pendulum-v1 with a computing step."""
 
 
+class SleepingStep(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose step sleeps, as one that waits for a simulator elsewhere does."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], seconds: float) -> None:
+        super().__init__(env)
+        self.seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+def sleeping(env_id: str, step_ms: float) -> str:
+    """Register `env_id` with steps that sleep for `step_ms`, and return the id; a second call changes nothing."""
+    name, original = f"Sleeping{step_ms:g}ms/{env_id}", gymnasium.spec(env_id)
+    if name not in gymnasium.registry:
+        gymnasium.register(
+            name,
+            entry_point=lambda: SleepingStep(gymnasium.make(env_id).unwrapped, step_ms / 1000),
+            max_episode_steps=original.max_episode_steps,
+            reward_threshold=original.reward_threshold,
+        )
+    return name
+
+
 def referee_seeds(episodes: int) -> list[int]:
     return list(range(FIRST_REFEREE_SEED, FIRST_REFEREE_SEED + episodes))
 

@@ -15,7 +15,8 @@ Arms have the same lanes, and the same updates per environment step unless their
 
 **Steps until the target.** After every generation a referee plays greedy episodes that nothing else has seen, with the
 agent that would be handed over. The first agent whose 100 episodes reach the target ends the run. Evaluation steps
-count, those of the referee do not, nor do its CPU seconds.
+count, those of the referee do not, nor does its time. On tasks with `step_ms` every step sleeps that long, as one that
+waits for a simulator elsewhere does; the referee's do not.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ import torch
 from peers_clock import TreeCpu
 from runner import RESULTS, grouped, job_parser, package_commit, read_lines, run_jobs
 from slow import process_times
-from slow_envs import FIRST_REFEREE_SEED
+from slow_envs import FIRST_REFEREE_SEED, sleeping
 
 LINES = RESULTS / "together.jsonl"
 Clock = Callable[[Mapping[str, Any]], float]
 CLOCKS: dict[str, Clock] = {
     "env_steps": lambda used: used["env_steps"],
     "cpu_seconds": lambda used: used["cpu_seconds"],
-    "seconds at 10 ms a step": lambda used: 0.01 * used["env_steps"] + used["cpu_seconds"],
+    "wall_seconds": lambda used: used["wall_seconds"],
 }
 EPISODES, FIRST_EPISODES = 100, 25  # the rest is played if the first ones reach the target
 
@@ -54,7 +55,8 @@ class Task:
     Attributes:
         few_steps: whether the preset is that of few steps. members: of the preset.
         env_steps: training steps of all members together, after which a run is censored.
-        one: settings of one agent with all updates. few: of one agent with the updates of one of N.
+        one: settings of one agent with all updates. few: of one agent with the updates of one of N, which trains for
+            twice as many environment steps, as they cost it less. step_ms: how long a step sleeps.
     """
 
     env: str
@@ -65,6 +67,11 @@ class Task:
     one: dict[str, Any]
     few: dict[str, Any]
     few_steps: bool = False
+    step_ms: float = 0.0
+
+    def env_id(self) -> str:
+        """Return the id of the environment to train on; registers it if its steps sleep."""
+        return sleeping(self.env, self.step_ms) if self.step_ms else self.env
 
 
 TASKS = {
@@ -81,7 +88,7 @@ TASKS = {
          "training.learning_delay": 800},
         {"environment.num_envs": 8, "training.evo_steps": 2_000, "training.max_steps": 100_000,
          "training.learning_delay": 800, "algorithm.learn_step": 0.5},
-        True,
+        True, 10.0,
     ),
     "pendulum": Task(
         "Pendulum-v1", "SAC", -160.0, 20_000, 2,
@@ -89,15 +96,7 @@ TASKS = {
          "training.learning_delay": 400, "training.random_steps": 400},
         {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
          "training.learning_delay": 400, "training.random_steps": 400, "algorithm.learn_step": 0.25},
-        True,
-    ),
-    "lander": Task(  # that of continuous actions
-        "LunarLanderContinuous-v3", "SAC", 200.0, 40_000, 2,
-        {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
-         "training.learning_delay": 400, "training.random_steps": 400},
-        {"environment.num_envs": 4, "training.evo_steps": 1_000, "training.max_steps": 50_000,
-         "training.learning_delay": 400, "training.random_steps": 400, "algorithm.learn_step": 0.25},
-        True,
+        True, 10.0,
     ),
     "hopper": Task(
         "Hopper-v5", "SAC", 2_000.0, 300_000, 4,
@@ -105,6 +104,13 @@ TASKS = {
          "training.learning_delay": 8_000, "training.random_steps": 8_000},
         {"environment.num_envs": 32, "training.evo_steps": 20_000, "training.max_steps": 400_000,
          "training.learning_delay": 8_000, "training.random_steps": 8_000, "algorithm.learn_step": 4},
+    ),
+    "breakout": Task(
+        "MinAtar/Breakout-v1", "DQN", 8.0, 400_000, 4,
+        {"environment.num_envs": 32, "training.evo_steps": 20_000, "training.evo_first": 5_000,
+         "training.max_steps": 400_000, "training.learning_delay": 2_000},
+        {"environment.num_envs": 32, "training.evo_steps": 20_000, "training.evo_first": 5_000,
+         "training.max_steps": 400_000, "training.learning_delay": 2_000, "algorithm.learn_step": 8},
     ),
 }  # fmt: skip
 
@@ -190,7 +196,9 @@ class Referee:
 
     def __init__(self, env_id: str, target: float) -> None:
         self.target = target
-        self.envs = [gymnasium.make(env_id) for _ in range(EPISODES)]
+        from agilerl.core.env_ids import resolve_env_id
+
+        self.envs = [gymnasium.make(resolve_env_id(env_id)) for _ in range(EPISODES)]
 
     def score(self, act: Callable[[np.ndarray], np.ndarray]) -> float:
         """Mean return of the first episodes, or of all of them if the first ones reach the target."""
@@ -215,8 +223,8 @@ class Referee:
 class UntilTarget:
     """A callback that has the referee meet the best agent of each generation, without counting the time."""
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.referee = task, Referee(task.env, task.target)
+    def __init__(self, task: Task, env_steps: int) -> None:
+        self.task, self.env_steps, self.referee = task, env_steps, Referee(task.env, task.target)
         self.curve: list[list[Any]] = []  # env_steps, score of the best agent, CPU seconds, fitness
         self.newest: Any = None
         self.score = float("-inf")
@@ -244,7 +252,7 @@ class UntilTarget:
             self.reached = used
         self.cpu += time.process_time() - cpu
         self.wall += time.perf_counter() - wall
-        return False if self.reached or used["training_env_steps"] >= self.task.env_steps else None
+        return False if self.reached or used["training_env_steps"] >= self.env_steps else None
 
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
@@ -260,13 +268,14 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     if key["arm"] == "mean":
         average_targets()
     task, decide = TASKS[key["task"]], StopRule.decide
+    task.env_id()
 
     def watched(self: StopRule, now: Any, is_last: bool) -> Any:
         """Leave it to the referee to stop; evaluations end early where the target is out of reach."""
         return decide(self, replace(now, options=replace(now.options, target=None)), is_last)
 
     StopRule.decide = watched
-    watch = UntilTarget(task)
+    watch = UntilTarget(task, task.env_steps * (2 if key["arm"] == "one-few" else 1))
     evolution = key["arm"] not in ("one", "one-few", "fixed")
     run = agilerl.train(
         config=job["config"], seed=key["seed"], out=None, verbose=False, evolution=evolution, callbacks=[watch]
@@ -282,7 +291,7 @@ def jobs_for(name: str, arm: str, seeds: list[int], sets: dict[str, str]) -> lis
 
     task = TASKS[name]
     manifest = preset_for(task.env, task.algo, few_steps=task.few_steps)
-    changes = {"environment.name": task.env, "training.target_score": task.target, **settings_of(task, arm)}
+    changes = {"environment.name": task.env_id(), "training.target_score": task.target, **settings_of(task, arm)}
     manifest = apply_overrides(manifest, changes)
     manifest = apply_sets(manifest, [f"{key}={value}" for key, value in sets.items()])
     base = {"task": name, "arm": arm, "commit": package_commit(), **({"sets": sets} if sets else {})}
