@@ -35,6 +35,7 @@ from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.td import categorical_divergence, expected_index, project, q_learning_target, take, take_atoms
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import layer_noise, set_noise
+from agilerl.networks.ensemble import Ensemble
 from agilerl.networks.q_networks import RainbowQNetwork, check_support
 
 
@@ -226,9 +227,16 @@ class RainbowDQN(RLAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
+    @property
+    def _has_atoms(self) -> bool:
+        """Whether raw outputs are distributions [..., A, K]; an ensemble has their expected values."""
+        policy = self.actor
+        has_values = isinstance(policy, Ensemble) and isinstance(policy.members[0], RainbowQNetwork)
+        return self.distributional and not has_values
+
     def _values(self, outputs: Tensor) -> Tensor:
         """Return action values [..., A] from raw outputs."""
-        return expected_index(outputs) if self.distributional else outputs
+        return expected_index(outputs) if self._has_atoms else outputs
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """Return the legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
@@ -267,7 +275,7 @@ class RainbowDQN(RLAlgorithm):
             set_noise(self.actor, torch.from_numpy(layer_noise(self.actor, self._exploration, 1)[0]))
         with torch.no_grad():
             outputs = self.policy_output(obs, noisy)
-        outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self.distributional else outputs
+        outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self._has_atoms else outputs
         values = self._values(outputs)
         mask = legal_joint_actions(self, action_mask, len(values))
         if self.noisy or epsilon <= 0:

@@ -11,6 +11,7 @@ from torch import Tensor
 from agilerl.core.tree import Tree
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.q_networks import RainbowQNetwork
 
 ENSEMBLE = "Ensemble"  # class of a specification with those of the members
 
@@ -33,8 +34,11 @@ class Ensemble(EvolvableModule):
         return [cast(EvolvableNetwork, module) for module in self.modules().values()]
 
     def output(self, obs: Tree) -> Tensor:
-        """Return the mean output [..., out] for observations [..., *space]."""
-        outputs = [(member if member.runs_forward else member.output)(obs) for member in self.members]
+        """Return the mean output [..., out] for observations [..., *space].
+
+        Of distributions it is the mean of their expected values [..., A], as members may differ in their atoms.
+        """
+        outputs = [(member if _gives_values(member) else member.output)(obs) for member in self.members]
         return torch.stack(outputs).mean(0)
 
     forward = output
@@ -50,6 +54,11 @@ class Ensemble(EvolvableModule):
         return " + ".join(member.describe() for member in self.members)
 
     describe = short
+
+
+def _gives_values(member: EvolvableNetwork) -> bool:
+    """Whether calling a member, in place of its `output`, gives what the mean is of."""
+    return member.runs_forward or isinstance(member, RainbowQNetwork)
 
 
 def from_spec(spec: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Any]) -> Any:

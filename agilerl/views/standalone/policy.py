@@ -130,6 +130,8 @@ def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
         if spec["network"].get("class") == ENSEMBLE:
             networks = spec["network"]["members"]
             members = [build({**spec, "network": networks[key]}, _part(weights, key, networks)) for key in networks]
+            for member, network in zip(members, networks.values(), strict=True):
+                member.support = network.get("v_min", 0) - 0.0, network.get("v_max", 0) - 0.0
             members[0].others = nn.ModuleList(members[1:])
             return members[0]
         policy = Policy(spec)
@@ -172,6 +174,7 @@ class Policy(nn.Module):
         self.distributional = bool(network.get("distributional", False))
         self.dueling = self.kind == "RainbowQNetwork" and bool(network.get("dueling", False))
         self.atoms = _size(network.get("num_atoms", 1)) if self.distributional else 1
+        self.support = 0.0, self.atoms - 1.0  # one policy chooses by indices of atoms, an ensemble by returns
         kind = network.get("encoder_cls", DENSE)
         self.divided = bool(network.get("normalize_images", True))
         self.encoder = _encoder(self.space, kind, encoder, latent)
@@ -337,9 +340,9 @@ class Policy(nn.Module):
             out = out.reshape(-1, out.shape[-1] // self.atoms, self.atoms)
             if self.dueling:
                 out = self.value_net["model"](features).unsqueeze(-2) + out - out.mean(-2, keepdim=True)
-            index = torch.arange(self.atoms, dtype=out.dtype, device=out.device)
-            return (out.softmax(-1) * index).sum(-1) if self.distributional else out.squeeze(-1)
-        return self._mean(out) if self.stochastic and self.actions["type"] == "Box" else out
+            atoms = torch.linspace(*self.support, self.atoms, dtype=out.dtype, device=out.device)
+            return (out.softmax(-1) * atoms).sum(-1) if self.distributional else out.squeeze(-1)
+        return out
 
     def _mean(self, out: Tensor) -> Tensor:
         """Means of Box actions, without standard deviations; tanh of squashed ones."""
@@ -359,7 +362,8 @@ class Policy(nn.Module):
             out = torch.stack([out, *(other.outputs(other.prepare(obs)) for other in policies)]).mean(0)
         mask = None if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
         if self.single:
-            return self._action(self.actions, "", out, mask)
+            is_mean = self.stochastic and self.actions["type"] == "Box"
+            return self._action(self.actions, "", self._mean(out) if is_mean else out, mask)
         each = list(_leaves(self.actions))
         outputs = torch.split(out, [self._width(leaf) for leaf in each], -1)
         masks: Any = [None] * len(each) if mask is None else torch.split(mask, [_mask_width(leaf) for leaf in each], -1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import agilerl
-from agilerl.algorithms import DQN, SAC, TD3
+from agilerl.algorithms import DQN, SAC, TD3, RainbowDQN
 from agilerl.collect.evaluator import Evaluator
 from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.components.replay_buffer import ReplayBuffer
@@ -143,6 +143,41 @@ def test_an_ensemble_is_deployed_like_an_agent(cls: Any, actions: gym.Space[Any]
     pytest.importorskip("onnxruntime")
     report = export_onnx(joint, tmp_path / "joint.onnx")
     assert report.largest_difference < 1e-5
+
+
+def sharpened(agents: list[Any]) -> list[Any]:
+    """The agents with larger weights, so that what comes after the last layer is far from linear."""
+    with torch.no_grad():
+        for agent in agents:
+            for parameter in agent.actor.parameters():
+                parameter.mul_(3)
+    return agents
+
+
+def test_means_of_squashed_distributions_are_deployed_like_an_agent() -> None:
+    agents = sharpened(members(SAC, gym.spaces.Box(-1, 1, (2,), np.float32)))
+    joint = ensemble_of(agents[0], agents)
+    plain = policy_of(joint.policy_spec(), joint.policy_state())
+    np.testing.assert_allclose(plain.act(OBS), joint.act(OBS), atol=1e-6)
+    np.testing.assert_allclose(joint.act(OBS), np.tanh(mean_of(agents)[:, :2]), atol=1e-5)
+
+
+def test_distributions_over_other_returns_are_averaged_by_their_expected_values(tmp_path: Path) -> None:
+    """Mutation may change the atoms of a member, and the returns that they stand for."""
+    supports: list[dict[str, Any]] = [{"num_atoms": 11, "v_max": 50.0}, {"v_min": -90.0}, {"v_max": 300.0}]
+    agents = sharpened([RainbowDQN(BOX, THREE, index=n, seed=n, **options) for n, options in enumerate(supports)])
+    joint = ensemble_of(agents[1], agents)
+    with torch.no_grad():
+        values = torch.stack([agent.actor.eval()(torch.from_numpy(OBS)) for agent in agents]).mean(0)
+    np.testing.assert_allclose(joint.policy_output(OBS).detach(), values, rtol=1e-5)
+    actions = values.argmax(1).numpy()
+    assert len(np.unique(actions)) > 1
+    assert (joint.act(OBS) == actions).all()
+    assert int(joint.act(OBS[0])) == actions[0]
+    joint.save_checkpoint(str(tmp_path / "joint.pt"))
+    plain = policy_of(joint.policy_spec(), joint.policy_state())
+    for one in (joint.clone(), RainbowDQN.load(tmp_path / "joint.pt"), plain):
+        assert (np.asarray(one.act(OBS)) == actions).all()
 
 
 def test_a_damaged_ensemble_is_told() -> None:
