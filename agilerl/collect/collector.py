@@ -330,8 +330,8 @@ class Collector(ABC):
     def foresee(self, population: Sequence[Any]) -> None:  # noqa: B027  # optional hook
         """Warn of members that will make no update within the budget; ignored by default."""
 
-    def why_apart(self, lead: foreign.Agent) -> str:
-        """Why the policies of agents like `lead` have no mean (`networks.ensemble`), or "" if they have one."""
+    def why_apart(self, population: Sequence[Any]) -> str:
+        """Why the policies of these agents have no mean (`networks.ensemble`), or "" if they have one."""
         return "members do not learn from one replay"
 
     def kernel_threads(self, count: int) -> AbstractContextManager[None]:

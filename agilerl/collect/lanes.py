@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agilerl.algorithms import DEFAULT_FOR_TEAMS
+from agilerl.algorithms.base.actions import range_of
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import TRANSITIONS
@@ -302,14 +303,27 @@ class LaneCollector(Collector, Generic[Options]):
         finally:
             learner.release()
 
-    def why_apart(self, lead: foreign.Agent) -> str:
-        if not isinstance(lead, EvolvableAlgorithm) or lead.experience is not TRANSITIONS:
-            return f"members of {type(lead).__name__} do not learn from one replay"
-        if self._tests:
-            return "an agent brings its own learn(), get_action() or test()"
-        if not isinstance(lead.policy_module(), EvolvableNetwork):
-            return f"the policy is a {type(lead.policy_module()).__name__}"
-        return "critics read the features of the policy (share_encoders)" if lead.registry.encoder_sources else ""
+    def why_apart(self, population: Sequence[Any]) -> str:
+        kinds: dict[tuple[type, type], str] = {}
+        ranges = set()
+        for agent in population:
+            name = type(agent).__name__
+            if not isinstance(agent, EvolvableAlgorithm):
+                return f"an agent is a {name}"
+            if agent.experience is not TRANSITIONS:
+                return f"members of {name} do not learn from one replay"
+            if self._tests:
+                return "an agent brings its own learn(), get_action() or test()"
+            policy = agent.policy_module()
+            if not isinstance(policy, EvolvableNetwork):
+                return f"the policy is a {type(policy).__name__}"
+            if agent.registry.encoder_sources:
+                return "critics read the features of the policy (share_encoders)"
+            kinds[type(agent), type(policy)] = f"{type(policy).__name__} of {name}"
+            ranges.add(range_of(policy))
+        if len(kinds) > 1:
+            return f"policies are of several kinds ({', '.join(kinds.values())})"
+        return f"policies have several output activations ({', '.join(sorted(ranges))})" if len(ranges) > 1 else ""
 
     # -- one generation ----------------------------------------------------------------------------------------------
 

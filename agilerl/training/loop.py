@@ -114,7 +114,7 @@ class TrainingLoop:
         collector.ranks = ranks
         collector.open(self.population, seed, self.check, options.shards)
         self.evaluator = collector.evaluator
-        self._apart = collector.why_apart(self.population[0]) if options.ensemble else "not asked for"
+        self._apart = collector.why_apart(self.population) if options.ensemble else "not asked for"
         self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
         if executor is not None or options.shards > 1:
             check_portable(self.population)

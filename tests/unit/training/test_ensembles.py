@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -275,18 +276,47 @@ class Own(DQN):
         return super().get_action(obs, *args, **options)
 
 
+class Other(DQN):
+    """Learns values that may mean something else."""
+
+
+def notes_and_best(env_id: str, agents: Callable[..., list[Any]]) -> tuple[str, Any]:
+    """The notes of a short run of these agents with an ensemble, and its best agent."""
+    env = make_vect_envs(env_id, num_envs=2)
+    options = OffPolicyOptions(max_steps=40, evo_steps=20, eval_episodes=2, ensemble=True)
+    collector = OffPolicyCollector(env, ReplayBuffer(100), options)
+    loop = TrainingLoop(
+        agents(env.single_observation_space, env.single_action_space), collector, options, LoopSettings(seed=1)
+    )
+    return "; ".join(loop.notes), loop.run().best
+
+
+def of_one_module(*spaces: Any, **options: Any) -> DQN:
+    return DQN(*spaces, actor_network=EvolvableMLP(4, 2, [8]), **options)
+
+
 @pytest.mark.parametrize(
-    ("cls", "network", "why"),
+    ("kinds", "why"),
     [
-        (DQN, EvolvableMLP(4, 2, [8]), "the policy is a EvolvableMLP"),
-        (Own, None, "an agent brings its own learn(), get_action() or test()"),
+        ([of_one_module, of_one_module], "the policy is a EvolvableMLP"),
+        ([DQN, of_one_module], "the policy is a EvolvableMLP"),
+        ([Own, Own], "an agent brings its own learn(), get_action() or test()"),
+        ([DQN, Own], "an agent brings its own learn(), get_action() or test()"),
+        ([DQN, Other], "policies are of several kinds (QNetwork of DQN, QNetwork of Other)"),
+        ([Other, DQN], "policies are of several kinds (QNetwork of Other, QNetwork of DQN)"),
     ],
 )
-def test_own_policies_are_evaluated_one_by_one(cls: Any, network: Any, why: str) -> None:
-    env = make_vect_envs("CartPole-v1", num_envs=2)
-    spaces = env.single_observation_space, env.single_action_space
-    agents = [cls(*spaces, index=n, actor_network=network and network.clone()) for n in range(2)]
-    options = OffPolicyOptions(max_steps=40, evo_steps=20, eval_episodes=2, ensemble=True)
-    loop = TrainingLoop(agents, OffPolicyCollector(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
-    assert any(note.endswith(why) and note.startswith("no ensemble") for note in loop.notes)
-    assert type(loop.run().best.actor) is type(agents[0].actor)
+def test_policies_without_a_common_mean_are_evaluated_one_by_one(kinds: list[Any], why: str) -> None:
+    notes, best = notes_and_best("CartPole-v1", lambda *spaces: [k(*spaces, index=n) for n, k in enumerate(kinds)])
+    assert f"no ensemble, the best by training returns is evaluated: {why}" in notes
+    assert not isinstance(best.actor, Ensemble)
+
+
+def test_actors_with_other_ranges_have_no_mean() -> None:
+    def agents(*spaces: Any) -> list[Any]:
+        heads = [{"hidden_size": [8], "output_activation": activation} for activation in ("Tanh", "Sigmoid")]
+        return [TD3(*spaces, index=n, net_config={"head_config": head}) for n, head in enumerate(heads)]
+
+    notes, best = notes_and_best("Pendulum-v1", agents)
+    assert "policies have several output activations (Sigmoid, Tanh)" in notes
+    assert not isinstance(best.actor, Ensemble)
