@@ -87,11 +87,7 @@ class TrainingLoop:
     dispatcher: Dispatcher
 
     def __init__(
-        self,
-        population: Sequence[Any],
-        collector: Collector,
-        options: LoopOptions,
-        settings: LoopSettings,
+        self, population: Sequence[Any], collector: Collector, options: LoopOptions, settings: LoopSettings
     ) -> None:
         executor, ranks, seed, self.request = settings.executor, settings.ranks, settings.seed, settings.request
         if executor is not None and executor.is_optional and not is_portable(population):
@@ -152,7 +148,9 @@ class TrainingLoop:
         notes = [f"shards: {shards}, of at most {-(-len(self.population) // shards)} members"] if shards > 1 else []
         if self.options.ensemble and len(self.population) > 1:
             without = f"no ensemble, the best by training returns is evaluated: {self._apart}"
-            notes.append(without if self._apart else "ensemble: the mean of all policies is evaluated and returned")
+            ignored = "; eval_members is ignored" if (self.options.eval_members or 1) > 1 else ""
+            mean = f"ensemble: the mean of all policies is evaluated and returned{ignored}"
+            notes.append(without if self._apart else mean)
         alive = 0 if executor is None else executor.alive
         return notes + ([f"workers: {1 + alive} processes, this one included"] if alive else [])
 
@@ -534,7 +532,8 @@ class TrainingLoop:
             return {}
         for agent, mean in zip(top, means, strict=True):
             usual = self.options.eval_episodes if agent.index in self._in_full else 0  # 0: screened by training returns
-            played = self.evaluation.played.get(agent.index, usual)
+            is_own = self._evaluated_as.get(agent.index) is agent  # not those of an ensemble in its place
+            played = self.evaluation.played.get(agent.index, usual) if is_own else 0
             share = count / (count + played)
             if np.isfinite(agent.fitness[-1]):  # a diverged member stays the worst
                 agent.fitness[-1] = share * mean + (1 - share) * agent.fitness[-1]
