@@ -37,7 +37,7 @@ from agilerl.core.env_ids import is_team_id
 from agilerl.core.options import LoopOptions
 from agilerl.core.spaces import without_texts
 from agilerl.engine.choose import Choice, choose
-from agilerl.engine.learner import Learner
+from agilerl.engine.learner import Learner, check_learns
 from agilerl.engine.rows.native import available_kernels, kernels_named
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import name_of
@@ -52,7 +52,6 @@ from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.native.threads import kernel_threads
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from agilerl.envs.argument import Factory
@@ -151,11 +150,8 @@ class LaneCollector(Collector, Generic[Options]):
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
         self._tests = own_tests or self.learner == CustomLearner.name
         for agent in population:
-            if isinstance(agent, EvolvableAlgorithm) and isinstance(agent.policy_module(), Ensemble):
-                raise ConfigError(
-                    f"agent {agent.index} acts by the mean of several policies (training.ensemble), which does not "
-                    "learn. fix: its members, agilerl.load(RUN).population, which a run keeps with its checkpoints."
-                )
+            if isinstance(agent, EvolvableAlgorithm):
+                check_learns(agent)
             warn_of_uncalled(agent, self.learner)
             check_calls(agent, "update", "greedy", "explore", "get_action", *(("test",) if self._tests else ()))
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
@@ -304,14 +300,10 @@ class LaneCollector(Collector, Generic[Options]):
             learner.release()
 
     def why_apart(self, population: Sequence[Any]) -> str:
-        kinds: dict[tuple[type, type], str] = {}
-        ranges = set()
+        kinds: dict[Any, str] = {}
         for agent in population:
-            name = type(agent).__name__
-            if not isinstance(agent, EvolvableAlgorithm):
-                return f"an agent is a {name}"
-            if agent.experience is not TRANSITIONS:
-                return f"members of {name} do not learn from one replay"
+            if not isinstance(agent, EvolvableAlgorithm) or agent.experience is not TRANSITIONS:
+                return f"members of {type(agent).__name__} do not learn from one replay"
             if self._tests:
                 return "an agent brings its own learn(), get_action() or test()"
             policy = agent.policy_module()
@@ -319,11 +311,9 @@ class LaneCollector(Collector, Generic[Options]):
                 return f"the policy is a {type(policy).__name__}"
             if agent.registry.encoder_sources:
                 return "critics read the features of the policy (share_encoders)"
-            kinds[type(agent), type(policy)] = f"{type(policy).__name__} of {name}"
-            ranges.add(range_of(policy))
-        if len(kinds) > 1:
-            return f"policies are of several kinds ({', '.join(kinds.values())})"
-        return f"policies have several output activations ({', '.join(sorted(ranges))})" if len(ranges) > 1 else ""
+            kinds[type(agent), type(policy), range_of(policy)] = type(agent).__name__
+        names = ", ".join(kinds.values())
+        return f"members differ in class or in the range of their actions ({names})" if len(kinds) > 1 else ""
 
     # -- one generation ----------------------------------------------------------------------------------------------
 

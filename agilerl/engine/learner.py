@@ -24,7 +24,7 @@ from agilerl.engine.recipes import OffPolicyRecipe, PolicyGradientRecipe, Recipe
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.native_forward import forward_copies
 from agilerl.engine.rows.rows_engine import RowsEngine
-from agilerl.errors import AlgorithmError
+from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import set_noise
 from agilerl.modules.paths import resolve
@@ -301,11 +301,8 @@ class ModuleGroup(Group):
         networks = self.lead.evaluation_networks().values()
         with torch.no_grad():
             sums = [p.sum() for network in networks for p in network.parameters() if p.is_floating_point()]
-            return (
-                torch.stack(sums).isfinite().all().view(1)
-                if sums
-                else torch.ones(1, dtype=torch.bool, device=self.device)
-            )
+            total = torch.stack(sums) if sums else torch.zeros(1, device=self.device)
+            return total.isfinite().all().view(1)
 
     def is_finite(self) -> np.ndarray:
         return self.finite_flags().cpu().numpy()
@@ -377,11 +374,7 @@ class Learner:
     """
 
     def __init__(
-        self,
-        agents: Sequence[Trainable],
-        choice: Choice | None = None,
-        kernels: Kernels = TORCH,
-        ranks: Ranks = ONE,
+        self, agents: Sequence[Trainable], choice: Choice | None = None, kernels: Kernels = TORCH, ranks: Ranks = ONE
     ) -> None:
         self.agents, self.kernels, self.ranks = list(agents), kernels, ranks
         choice = choose(self.agents) if choice is None else choice
@@ -647,8 +640,18 @@ def learner_of(agent: Trainable, plain: bool = False) -> Alone:
     return learner
 
 
+def check_learns(agent: Any) -> None:
+    """Raise ConfigError for an agent whose policy is an ensemble."""
+    if isinstance(agent.policy_module(), Ensemble):
+        raise ConfigError(
+            f"agent {agent.index} acts by the mean of several policies (training.ensemble), which does not learn. "
+            "fix: its members, agilerl.load(RUN).population, which a run keeps with its checkpoints."
+        )
+
+
 def learn_alone(agent: Trainable, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
     """Update one agent once on a batch [B, ...] of stored observations; results have no member axis."""
+    check_learns(agent)
     learner = learner_of(agent, plain)
     prepare = learner.groups[0].prepare
     prepared = replace(batch, obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))

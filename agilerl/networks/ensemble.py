@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agilerl.core.tree import Tree
-from agilerl.modules.base import EvolvableModule
+from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import RainbowQNetwork
 
@@ -34,31 +34,24 @@ class Ensemble(EvolvableModule):
         return [cast(EvolvableNetwork, module) for module in self.modules().values()]
 
     def output(self, obs: Tree) -> Tensor:
-        """Return the mean output [..., out] for observations [..., *space].
-
-        Of distributions it is the mean of their expected values [..., A], as members may differ in their atoms.
-        """
-        outputs = [(member if _gives_values(member) else member.output)(obs) for member in self.members]
-        return torch.stack(outputs).mean(0)
+        """Return the mean output [..., out] for observations [..., *space]; of distributions, the mean values."""
+        called = [m if m.runs_forward or isinstance(m, RainbowQNetwork) else m.output for m in self.members]
+        return torch.stack([run(obs) for run in called]).mean(0)
 
     forward = output
 
     def spec(self) -> dict[str, Any]:
         return {"class": ENSEMBLE, "members": {name: member.spec() for name, member in self.modules().items()}}
 
+    def surface(self) -> dict[str, MutationType]:
+        return {}  # a mutated member would be beside its targets and critics
+
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> Any:
         """Build a network like the first member."""
         return self.members[0].rebuilt(spec, device, **more)
 
-    def short(self) -> str:
+    def describe(self) -> str:
         return " + ".join(member.describe() for member in self.members)
-
-    describe = short
-
-
-def _gives_values(member: EvolvableNetwork) -> bool:
-    """Whether calling a member, in place of its `output`, gives what the mean is of."""
-    return member.runs_forward or isinstance(member, RainbowQNetwork)
 
 
 def from_spec(spec: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Any]) -> Any:

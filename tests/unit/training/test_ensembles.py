@@ -21,6 +21,7 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import NATIVE, TORCH
 from agilerl.errors import ConfigError, RunError
+from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.screening import recent_returns
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.native.library import library
@@ -271,6 +272,51 @@ def test_an_ensemble_does_not_learn() -> None:
         agilerl.train("CartPole-v1", agents=[trained().best], steps=100, out=None, verbose=False)
 
 
+@pytest.mark.parametrize(("cls", "actions"), [(DQN, THREE), (SAC, gym.spaces.Box(-1, 1, (2,), np.float32))])
+def test_an_ensemble_outside_of_a_run_neither_learns_nor_changes_its_architecture(
+    cls: Any, actions: gym.Space[Any]
+) -> None:
+    agents = members(cls, actions)
+    joint = ensemble_of(agents[0], agents).clone()
+    taken = np.stack([actions.sample() for _ in range(8)]).reshape(8, -1)
+    batch = {"obs": OBS[:8], "action": taken, "reward": np.zeros(8), "next_obs": OBS[:8], "done": np.zeros(8)}
+    with pytest.raises(ConfigError, match="agent 0 acts by the mean of several policies"):
+        joint.learn(batch)
+    output = joint.policy_output(OBS)
+    mutations = Mutations(
+        no_mutation=0, architecture=1, new_layer_prob=0.5, parameters=0, activation=0, rl_hp=0, mutate_elite=True
+    )
+    (mutated,) = mutations.mutation([joint])
+    assert mutated.mut == "None"
+    assert torch.equal(mutated.policy_output(OBS), output)
+    assert agents[0].actor.mutation_methods, "members do"
+
+
+def test_members_are_rescored_by_their_own_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The episodes of the ensemble say nothing of the member in whose place it played."""
+    means: dict[int, float] = {}
+
+    def rescore(self: Evaluator, agents: Any, number: int, episodes: int) -> list[float]:
+        assert not any(isinstance(agent.actor, Ensemble) for agent in agents)
+        means.update({agent.index: 1000.0 + agent.index for agent in agents})
+        return [means[agent.index] for agent in agents]
+
+    monkeypatch.setattr(Evaluator, "rescore", rescore)
+    run = trained(elite_rescore_episodes=2, steps=200, confirm_episodes=0, evolve_from=0.0)
+    first = [agent.fitness[0] for agent in run.population]  # of the parent, as it was selected
+    assert set(first) & set(means.values())
+    assert all(value in means.values() or value < 500 for value in first), "no mean with the episodes of the ensemble"
+
+
+def test_a_setting_that_an_ensemble_replaces_is_told() -> None:
+    notes = []
+    for number in (None, 1, 2):
+        kept = Plan()
+        trained(sinks=[kept], steps=100, eval_members=number)
+        notes.append("eval_members is ignored" in kept.notes)
+    assert notes == [False, False, True]
+
+
 class Own(DQN):
     def get_action(self, obs: Any, *args: Any, **options: Any) -> Any:
         return super().get_action(obs, *args, **options)
@@ -302,8 +348,8 @@ def of_one_module(*spaces: Any, **options: Any) -> DQN:
         ([DQN, of_one_module], "the policy is a EvolvableMLP"),
         ([Own, Own], "an agent brings its own learn(), get_action() or test()"),
         ([DQN, Own], "an agent brings its own learn(), get_action() or test()"),
-        ([DQN, Other], "policies are of several kinds (QNetwork of DQN, QNetwork of Other)"),
-        ([Other, DQN], "policies are of several kinds (QNetwork of Other, QNetwork of DQN)"),
+        ([DQN, Other], "members differ in class or in the range of their actions (DQN, Other)"),
+        ([Other, DQN], "members differ in class or in the range of their actions (Other, DQN)"),
     ],
 )
 def test_policies_without_a_common_mean_are_evaluated_one_by_one(kinds: list[Any], why: str) -> None:
@@ -318,5 +364,5 @@ def test_actors_with_other_ranges_have_no_mean() -> None:
         return [TD3(*spaces, index=n, net_config={"head_config": head}) for n, head in enumerate(heads)]
 
     notes, best = notes_and_best("Pendulum-v1", agents)
-    assert "policies have several output activations (Sigmoid, Tanh)" in notes
+    assert "members differ in class or in the range of their actions (TD3, TD3)" in notes
     assert not isinstance(best.actor, Ensemble)
