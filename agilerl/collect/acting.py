@@ -17,6 +17,7 @@ from agilerl.core.rng import Purpose
 from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.protocol import begin_step, finish_step
 from agilerl.envs.step import Lanes, StepBatch
+from agilerl.errors import AlgorithmError
 from agilerl.rollouts.off_policy import hold_actions, scale_noise_per_lane
 
 DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
@@ -58,8 +59,8 @@ class Acting:
             replay.interrupt()
         self.obs, self.info, self._tracker = self._running.obs, self._running.info, self._running.tracker
         self._lead = self.agents[0]
-        self._stores_masks = bool(self._lead.learns_from_obs_mask)
-        self._is_noisy = self._lead.draw_acting_noise(np.random.default_rng(0), 1) is not None
+        self._stores_masks = any(agent.learns_from_obs_mask for agent in self.agents)
+        self._is_noisy = any(agent.draw_acting_noise(np.random.default_rng(0), 1) is not None for agent in self.agents)
         self._waiting: IdleAgents | None = self._running.waiting  # for teams
         self._total, self._made = shard.vector_steps, 0
         self._begin = self._end = 0  # vector steps covered by the current draws
@@ -186,6 +187,14 @@ class Acting:
         member_draws = [
             self._draw_member(agent, rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)
         ]
+        most = max(member_draws, key=len)  # members of other algorithms may need fewer
+        member_draws = [[*draws, *map(np.zeros_like, most[len(draws) :])] for draws in member_draws]
+        if len({tuple(part.shape for part in draws) for draws in member_draws}) > 1:
+            names = ", ".join(dict.fromkeys(type(agent).__name__ for agent in self.agents))
+            raise AlgorithmError(
+                f"members of {names} cannot act in one pass, as their exploration draws different noise. "
+                "fix: a run for each of them."
+            )
         return tuple(np.stack(parts, axis=1) for parts in zip(*member_draws, strict=True))
 
     def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:
@@ -201,11 +210,12 @@ class Acting:
         """Draw noise [count, N, S] of noisy policy layers for the next vector steps; None without such layers."""
         member_draws = [agent.draw_acting_noise(rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
         noises = [part for part in member_draws if part is not None]
-        if len(noises) < len(member_draws):
+        if not noises:
             return None
-        noise = np.zeros((count, len(noises), max(part.shape[1] for part in noises)))
-        for row, part in enumerate(noises):
-            noise[:, row, : part.shape[1]] = part
+        noise = np.zeros((count, len(member_draws), max(part.shape[1] for part in noises)))
+        for row, part in enumerate(member_draws):
+            if part is not None:
+                noise[:, row, : part.shape[1]] = part
         return noise
 
 

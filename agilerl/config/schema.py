@@ -20,8 +20,15 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, learns_from_data, offline_instead
-from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
+from agilerl.algorithms import (
+    DEFAULT_ALGORITHM,
+    available,
+    canonical_name,
+    find_algorithm,
+    learns_from_data,
+    offline_instead,
+)
+from agilerl.algorithms.base.declared import check_value, hyperparameters, outside, why_not_together
 from agilerl.config.compatibility import OF_TRAINING, RULES
 from agilerl.config.ignored import ignored_by
 from agilerl.core.compatibility import OF_DATA, conflicts
@@ -290,6 +297,7 @@ class Evolution(Section):
 
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the mutation ranges
     widths: Widths | None = None  # spread: bounds of the layer widths of all but the first
+    algorithms: list[str] = []  # of further founders, which take turns with algorithm.name and share its replay
     # halving, race: early stopping of half of the members at each rung, or of those significantly behind; the others:
     # copies of the best replace the worst, with hyperparameters one step away (pbt), from a bandit (pb2, extra
     # "bandit"), or in subpopulations at several frequencies (mf_pbt)
@@ -382,7 +390,10 @@ class Manifest(Section):
     @model_validator(mode="after")
     def _check_rules(self) -> Manifest:
         """Raise every problem between keys at once."""
-        rules = self._mutable_name_problems, self._schedule_problems, self._experience_problems, self._conflicts
+        rules = (
+            self._mutable_name_problems, self._schedule_problems, self._experience_problems, self._conflicts,
+            self._algorithm_problems,
+        )  # fmt: skip
         problems = [ValueError(problem) for rule in rules for problem in rule()]
         if problems:
             details: list[InitErrorDetails] = [
@@ -429,6 +440,24 @@ class Manifest(Section):
             yield "evolution.schedule: changes must be in the order of their env_steps. fix: sort them."
         for change in changes:
             yield from _change_problems(self.algorithm.name, change)
+
+    def _algorithm_problems(self) -> Iterator[str]:
+        for name in self.evolution.algorithms:
+            try:
+                if why := why_not_together(find_algorithm(self.algorithm.name), find_algorithm(name)):
+                    yield f"evolution.algorithms: {why} fix: {' or '.join(partners(self.algorithm.name)) or '[]'}."
+            except AlgorithmError as error:
+                yield f"evolution.algorithms: {error}"
+
+    def of_algorithm(self, name: str) -> Manifest:
+        """Return the manifest of founders of another algorithm, with the keys and ranges that both declare."""
+        declared = hyperparameters(find_algorithm(name))
+        kept = {key: value for key, value in self.algorithm.hyperparameters.items() if key in declared}
+        update: dict[str, Any] = {"algorithm": Algorithm(name=name, **kept)}
+        for section, ranges in (("mutation", "rl_hp_selection"), ("evolution", "restart_ranges")):
+            shared = {key: value for key, value in getattr(getattr(self, section), ranges).items() if key in declared}
+            update[section] = getattr(self, section).model_copy(update={ranges: shared})
+        return self.model_copy(update=update)
 
     def _facts(self) -> dict[str, Any]:
         """The facts that rows of `config.compatibility` name."""
@@ -506,6 +535,12 @@ class Manifest(Section):
             del content["evolution"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def partners(algorithm: str) -> list[str]:
+    """Names of the other algorithms whose members can learn from one replay memory with those of `algorithm`."""
+    cls = find_algorithm(algorithm)
+    return [name for name in available() if name != algorithm and not why_not_together(cls, find_algorithm(name))]
 
 
 def has_replay(algorithm: str) -> bool:

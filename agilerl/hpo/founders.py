@@ -61,5 +61,6 @@ def spread_founders(population: Sequence[Any], seed: int) -> None:
     ranges = dict(population[0].registry.hp_config.items())
     for agent, values in zip(population[1:], spread(ranges, len(population) - 1, seed), strict=True):
         for name, value in values.items():
-            setattr(agent, name, value)
+            if name in agent.registry.hp_config:  # a founder of another algorithm may lack it
+                setattr(agent, name, value)
         agent.mutation_hook()

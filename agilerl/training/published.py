@@ -18,6 +18,7 @@ import gymnasium as gym
 from agilerl.algorithms import example_of
 from agilerl.algorithms.base.adapted import adapted, kind_of_experience
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.declared import why_not_together
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
 from agilerl.collect.collector import Collector
@@ -439,18 +440,19 @@ def check_types(function: str, asked: Mapping[str, Any]) -> None:
 
 
 def check_members(function: str, population: Sequence[Any]) -> None:
-    """Check that members are of one class, unless they learn by methods of their own; number them if indices repeat.
+    """Check that members of several classes learn from one replay or by methods of their own; number repeated indices.
 
     Raises:
         AlgorithmError: several classes, which cannot act and learn in one pass.
     """
     kinds = list(dict.fromkeys(type(unwrapped(agent)) for agent in population))
     alone = [agent for agent in population if trains_by_learn(agent) and not adapted(agent).learns_language]
-    if len(kinds) > 1 and not alone:
+    why = next(filter(None, (why_not_together(kinds[0], kind) for kind in kinds[1:] if not alone)), "")
+    if why:
         names = ", ".join(kind.__name__ for kind in kinds)
         raise AlgorithmError(
-            f"{function}: the population has members of several classes ({names}); they must be of one, since they act "
-            f"and learn together. fix: one population, and one call, for each of them."
+            f"{function}: the population has members of several classes ({names}): {why} "
+            "fix: one population, and one call, for each of them."
         )
     indices = [agent.index for agent in population]
     if len(set(indices)) < len(indices):  # fitness and lineage are kept by index

@@ -148,7 +148,7 @@ def run_plan(collector: Collector, options: LoopOptions, probe: Probe, result: E
     if result.before is not None:
         optional["before"] = result.before.as_dict()
     return RunPlan(
-        algo=str(lead.algo),
+        algo=", ".join(dict.fromkeys(str(agent.algo) for agent in result.population)),
         population=len(result.population),
         max_env_steps=options.max_steps,
         evo_steps=options.evo_steps,
@@ -175,6 +175,7 @@ def member_records(
         returns: member id -> evaluated returns of a team's agents; None if they are summed.
     """
     leader, rows = int(np.argmax(nan_as_worst(fitness))), returns or {}
+    is_mixed = len({agent.algo for agent in population}) > 1
     return tuple(
         MemberRecord(
             id=agent.index,
@@ -189,7 +190,7 @@ def member_records(
             loss=tally.loss,
             mutation=family.labels.get(agent.index, "founder"),
             hyperparameters=_hyperparameters(agent),
-            network=_architecture(agent),
+            network=f"{agent.algo} {_architecture(agent)}" if is_mixed else _architecture(agent),
             is_best=slot == leader,
             details=dict(tally.details),
         )

@@ -72,6 +72,16 @@ PREFERENCES = Experience("preferences", "learns from pairs of completions", step
 EXAMPLES = Experience("examples", "learns from given completions", steps="examples", has_training_episodes=False)
 
 
+def why_not_together(algorithm: Any, other: Any) -> str:
+    """Return why members of two algorithms cannot learn from one replay memory; empty if they can."""
+    for each in (algorithm, other):
+        if each.experience != TRANSITIONS:
+            return f"{each.__name__} {each.experience.says}, so it shares no replay memory with other algorithms."
+    if type(algorithm.action_form) is not type(other.action_form):
+        return f"{algorithm.__name__} and {other.__name__} store actions in different forms."
+    return ""
+
+
 @dataclass(frozen=True)
 class Declared:
     """Result of `hp` for an argument; `values` is set if the range is not the argument's own type."""

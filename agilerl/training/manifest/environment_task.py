@@ -105,7 +105,13 @@ class EnvironmentTask(Task):
         return make_environments(self.manifest, env, self.collector.make_envs)
 
     def population(self, env: Any, seed: int, device: str) -> list[Any]:
-        manifest, cls = self.manifest, find_algorithm(self.manifest.algorithm.name)
+        others = [self.manifest.of_algorithm(name) for name in self.manifest.evolution.algorithms]
+        kinds = [self._population(manifest, env, seed, device) for manifest in (self.manifest, *others)]
+        return [kinds[number % len(kinds)][number] for number in range(len(kinds[0]))]
+
+    def _population(self, manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
+        """Make the founders, all of the manifest's algorithm."""
+        cls = find_algorithm(manifest.algorithm.name)
         if isinstance(env, Spaces):
             space, actions, state = env.observation_space, env.action_space, env.state_space
         else:
