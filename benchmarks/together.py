@@ -12,6 +12,7 @@ Arms have the same lanes, and the same updates per environment step unless their
 * one: one agent with all lanes, all environment steps and all updates. one-few: with as many updates as each of N has.
 * rows: shared, with the steps of evaluation episodes in the replay too.
 * mean: shared, with the mean of all members' target networks in each target (MeanQ, arXiv:2209.07670), in torch.
+* past: one agent of PPO that learns from its last two rollouts (GePPO, arXiv:2111.00072).
 
 **Steps until the target.** After every generation a referee plays greedy episodes that nothing else has seen, with the
 agent that would be handed over. The first agent whose 100 episodes reach the target ends the run. Evaluation steps
@@ -112,6 +113,12 @@ TASKS = {
         {"environment.num_envs": 32, "training.evo_steps": 20_000, "training.evo_first": 5_000,
          "training.max_steps": 400_000, "training.learning_delay": 2_000, "algorithm.learn_step": 8},
     ),
+    "lander-ppo": Task(
+        "LunarLander-v3", "PPO", 200.0, 600_000, 4,
+        {"environment.num_envs": 32, "training.evo_steps": 20_480, "training.max_steps": 800_000,
+         "algorithm.learn_step": 4_096},
+        {},
+    ),
 }  # fmt: skip
 
 
@@ -122,6 +129,7 @@ def settings_of(task: Task, arm: str) -> dict[str, Any]:
     together = {"training.eval_members": None, "training.ensemble": True}
     return {
         "one": {**alone, **task.one},
+        "past": {**alone, **task.one},
         "one-few": {**alone, **task.few},
         "leader": {"training.eval_members": 1, "training.ensemble": False},
         "apart": {**together, "training.shards": task.members, "training.share": "shard"},
@@ -189,6 +197,53 @@ def keep_evaluations() -> None:
         return result
 
     OffPolicyCollector.open, evaluator.evaluate = opened, recorded
+
+
+def reuse_rollouts(past: int) -> None:
+    """Have PPO learn from its last `past` rollouts in each update of this process (GePPO, arXiv:2111.00072).
+
+    Rows of earlier policies get the values and probabilities of the present one, advantages whose trace is cut by the
+    probability ratio (V-trace, arXiv:1802.01561, eq. 1, c = λ min(1, ratio)), and the ratio as their weight, which is
+    GePPO's objective with the clip scaled by the ratio.
+    """
+    from agilerl.algorithms.base import on_policy
+    from agilerl.engine import rollouts
+    from agilerl.losses.returns import following_values, gae, standardised
+
+    window: list[tuple[Any, rollouts.StoredRollout]] = []  # raw observations and what was stored, the newest first
+
+    def make(learner: Any, group: int, members: Any, buffer: Any, like: torch.Tensor) -> Any:
+        now, policy = rollouts.StoredRollout.read(learner, group, members, buffer, like), learner.groups[group]
+        window.insert(0, (now.merged(buffer.stored("obs")).clone(), now))
+        del window[past:]
+        parts = [part(policy, members[0], *old, i == 0) for i, old in enumerate(window)]
+        log_prob, value, advantage, returns, weight, counts = (torch.cat(x, 1) for x in zip(*parts, strict=True))
+        scaled = standardised(advantage, counts / counts.sum(1, keepdim=True)) * weight
+        obs = policy.prepare(torch.cat([raw for raw, _ in window], 1))
+        action = torch.cat([old.common["action"] for _, old in window], 1)
+        samples = [np.flatnonzero(row) for row in counts.bool().numpy()]
+        return rollouts.Rollout(obs, action, torch.stack((log_prob, value, scaled, returns), -1), None, samples)
+
+    def part(policy: Any, member: Any, raw: Any, stored: Any, is_new: bool) -> tuple[torch.Tensor, ...]:
+        log_prob, value = stored.log_prob, stored.value
+        if not is_new:
+            value = policy.values(policy.prepare(raw)).view_as(value)
+            kind = member.distribution
+            log_prob = kind.log_prob(policy.outputs(raw), stored.common["action"]).view_as(log_prob).to(log_prob)
+        ratio = (log_prob - stored.log_prob).clamp(-5, 5).exp()
+        after = following_values(value, stored.last)
+        for i, steps, lanes, values in stored.finals:
+            after[i, steps, lanes] = values
+        before_gap = torch.cat((~stored.valid[:, 1:], torch.zeros_like(stored.valid[:, :1])), 1)
+        cut = stored.terminated | stored.truncated | ~stored.valid | before_gap
+        following = torch.cat((ratio[:, 1:], torch.ones_like(ratio[:, :1])), 1).clamp(max=1)
+        discount = stored.gamma * (~stored.terminated).to(value.dtype)
+        advantage = gae(stored.reward, discount, value, after, cut, stored.lam * following)
+        returns = value + ratio.clamp(max=1) * advantage
+        counts = stored.valid.to(value.dtype)
+        return tuple(x.flatten(1) for x in (log_prob, value, advantage, returns, ratio.clamp(max=2), counts))
+
+    on_policy.make_rollout = make
 
 
 class Referee:
@@ -267,6 +322,8 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         keep_evaluations()
     if key["arm"] == "mean":
         average_targets()
+    if key["arm"] == "past":
+        reuse_rollouts(2)
     task, decide = TASKS[key["task"]], StopRule.decide
     task.env_id()
 
@@ -276,7 +333,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
 
     StopRule.decide = watched
     watch = UntilTarget(task, task.env_steps * (2 if key["arm"] == "one-few" else 1))
-    evolution = key["arm"] not in ("one", "one-few", "fixed")
+    evolution = key["arm"] not in ("one", "one-few", "fixed", "past")
     run = agilerl.train(
         config=job["config"], seed=key["seed"], out=None, verbose=False, evolution=evolution, callbacks=[watch]
     )
@@ -319,8 +376,14 @@ def compared(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], clock: Cl
 
 def summary(seeds: list[int]) -> None:
     """One line per arm: environment steps in thousands and CPU seconds by seed; None: not within the budget. After them
-    P(the population is sooner) beside each other arm of its task and commit."""
-    groups = grouped(line for line in read_lines(LINES) if line["key"]["seed"] in seeds)
+    P(the population is sooner) beside each other arm of its task. Of several lines the newest counts; each names its
+    commit."""
+    newest: dict[str, dict[str, Any]] = {}
+    for line in read_lines(LINES):
+        key = {name: value for name, value in line["key"].items() if name != "commit"}
+        if key["seed"] in seeds:
+            newest[json.dumps(key)] = {**line, "key": key}
+    groups = grouped(newest.values())
     for group, lines in groups:
         shown = {**group, "seeds": [line["key"]["seed"] for line in lines]}
         shown["reached"] = [x["reached"] and round(x["reached"]["env_steps"] / 1000) for x in lines]

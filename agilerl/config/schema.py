@@ -452,8 +452,8 @@ class Manifest(Section):
     def of_algorithm(self, name: str) -> Manifest:
         """Return the manifest of founders of another algorithm, with the keys and ranges that both declare."""
         declared = hyperparameters(find_algorithm(name))
-        kept = {key: value for key, value in self.algorithm.hyperparameters.items() if key in declared}
-        update: dict[str, Any] = {"algorithm": Algorithm(name=name, **kept)}
+        common = {key: value for key, value in self.algorithm.hyperparameters.items() if key in declared}
+        update: dict[str, Any] = {"algorithm": Algorithm(name=name, **common)}
         for section, ranges in (("mutation", "rl_hp_selection"), ("evolution", "restart_ranges")):
             shared = {key: value for key, value in getattr(getattr(self, section), ranges).items() if key in declared}
             update[section] = getattr(self, section).model_copy(update={ranges: shared})

@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 90_219,
+    "lines of the package": 91_500,
     "files of more than 600 lines": 8,
-    "lines loaded by agilerl.algorithms.dqn": 15_292,
-    "lines loaded by agilerl.training.loop": 25_941,
+    "lines loaded by agilerl.algorithms.dqn": 15_450,
+    "lines loaded by agilerl.training.loop": 26_300,
     "imports of the package inside functions": 9,
     "imports of the package by a string": 32,
     "methods that forward self": 4,

@@ -74,9 +74,9 @@ EXAMPLES = Experience("examples", "learns from given completions", steps="exampl
 
 def why_not_together(algorithm: Any, other: Any) -> str:
     """Return why members of two algorithms cannot learn from one replay memory; empty if they can."""
-    for each in (algorithm, other):
-        if each.experience != TRANSITIONS:
-            return f"{each.__name__} {each.experience.says}, so it shares no replay memory with other algorithms."
+    for cls in (algorithm, other):
+        if cls.experience != TRANSITIONS:
+            return f"{cls.__name__} {cls.experience.says}, so it shares no replay memory with other algorithms."
     if type(algorithm.action_form) is not type(other.action_form):
         return f"{algorithm.__name__} and {other.__name__} store actions in different forms."
     return ""

@@ -13,6 +13,7 @@ import agilerl
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.telemetry.record import BaseSink, RunPlan
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 
@@ -21,6 +22,13 @@ RUN: dict[str, Any] = {
     "batch_size": 8, "learning_delay": 8, "random_steps": 8, "learn_step": 4, "patience": None, "target_score": None,
     "confirm_episodes": 2, "verbose": False, "seed": 5, "train_max_episode_steps": 50, "preset": False,
 }  # fmt: skip
+
+
+class Plans(BaseSink):
+    plan: RunPlan
+
+    def start(self, plan: RunPlan, founders: Any) -> None:
+        self.plan = plan
 
 
 def weights(agent: Any) -> list[torch.Tensor]:
@@ -103,6 +111,8 @@ def test_the_published_loop_takes_them_too() -> None:
 
 
 def test_an_ensemble_of_several_algorithms_is_evaluated_member_by_member() -> None:
-    run = mixed(evolution=False, steps=200, ensemble=True)
-    assert any("members of several algorithms" in note for note in run.notes)
+    sink = Plans()
+    run = mixed(evolution=False, steps=200, ensemble=True, sinks=[sink])
+    assert "no ensemble, the best by training returns is evaluated" in "; ".join(sink.plan.notes)
+    assert sink.plan.algo == "SAC, TD3, DDPG"
     assert np.isfinite(run.best.evaluate(episodes=1).mean)
