@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import itertools
 import multiprocessing
+import os
 import random
-from collections import Counter
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Any
 
 import copied_workers
 import pytest
@@ -21,6 +25,10 @@ from agilerl.config.yaml_text import _Loader
 from agilerl.workers.local import LocalWorkers
 from agilerl.workers.processes import Processes
 
+# Modules of tests, and the package in the processes that tests start, are compiled once: an interpreter that compiles
+# the package takes a second more, and collection without compiled modules takes twice as long.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # until the tests are collected: of what is imported, nothing goes
 torch.set_num_threads(1)
 # Processes that are not forked from this one, as where a thread runs, are copies of one that has imported these once.
@@ -168,11 +176,50 @@ def registered_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-cell", action="store_true", help="all cells of the matrices that `beyond_pairs` thins")
     parser.addoption("--shuffle", type=int, help="seed of a random order of files, and of the tests in each")
+
+
+def beyond_pairs(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Cells of tests of three or more parametrisations without which every pair of levels of any two of them stays.
+
+    The cells that stay are chosen greedily: the one with most pairs that no cell before has, of several the first one
+    of the fast suite. Cells marked as slow stay, and count for nothing.
+    """
+    matrices: dict[str, list[tuple[pytest.Item, set[Any]]]] = defaultdict(list)
+    for item in items:
+        levels = levels_of(item)
+        if len(levels) >= 3 and item.get_closest_marker("slow") is None:
+            matrices[item.nodeid.partition("[")[0]].append((item, set(itertools.combinations(levels, 2))))
+    dropped: set[pytest.Item] = set()
+    for cells in matrices.values():
+        rest = sorted(cells, key=lambda cell: cell[0].get_closest_marker("thorough") is not None)
+        missing = set().union(*(pairs for _, pairs in cells))
+        while missing:
+            chosen = max(rest, key=lambda cell: len(cell[1] & missing))
+            rest.remove(chosen)
+            missing -= chosen[1]
+        dropped.update(item for item, _ in rest)
+    return dropped
+
+
+def levels_of(item: pytest.Item) -> list[tuple[int, tuple[int, ...]]]:
+    """The number of each parametrisation with the values that this cell has of it, by identity."""
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    levels = []
+    for number, mark in enumerate(item.iter_markers("parametrize")):
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        names = names.split(",") if isinstance(names, str) else names
+        levels.append((number, tuple(id(params[name.strip()]) for name in names)))
+    return levels
 
 
 @pytest.hookimpl(tryfirst=True)  # before cases are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--every-cell"):
+        dropped = beyond_pairs(items)
+        items[:] = [item for item in items if item not in dropped]
+        config.hook.pytest_deselected(items=list(dropped))
     seed = config.getoption("--shuffle")
     if seed is not None:
         draws = random.Random(seed)
