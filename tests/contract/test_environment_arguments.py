@@ -24,7 +24,7 @@ from agilerl.vector import SyncPettingZooVecEnv
 OBS, ACTIONS = spaces.Box(0, 100, (1,), np.float32), spaces.Discrete(2)
 SHORT: dict[str, Any] = {
     "population": 1, "steps": 16, "out": None, "verbose": False, "preset": False, "training.evo_steps": 16,
-    "training.eval_episodes": 1, "confirm_episodes": 0,
+    "training.eval_episodes": 1, "confirm_episodes": 0, "learn_step": 8, "batch_size": 8,
 }  # fmt: skip
 
 
