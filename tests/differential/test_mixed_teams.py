@@ -34,7 +34,7 @@ from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_po
 from agilerl.vector import SyncPettingZooVecEnv
 
 NET = {"encoder_config": {"hidden_size": [8]}, "latent_dim": 8, "head_config": {"hidden_size": [8]}}
-LANES, BATCH, UPDATES = 2, 8, 40  # each lane has four episodes at least, with and without absent agents
+LANES, BATCH, UPDATES = 2, 8, 28  # each lane has four episodes at least, with and without absent agents
 STEPS, EPOCHS = 16, 2  # of a rollout
 ALGORITHMS: dict[str, Any] = {cls.__name__: cls for cls in (MADDPG, MATD3, IPPO, MAPPO)}
 OFF_POLICY, ON_POLICY = ("discrete", "multi_discrete", "box"), ("discrete", "multi_discrete", "bits", "box")

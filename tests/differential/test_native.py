@@ -129,9 +129,9 @@ def assert_equal(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("widths", [EQUAL, DIFFERENT, EQUAL[:1]], ids=["equal", "different", "alone"])
 @pytest.mark.parametrize(("masked", "double"), [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("norm", [False, True])
-def test_two_hundred_updates_are_those_of_torch(widths: Any, masked: bool, double: bool, norm: bool) -> None:
+def test_sixty_updates_are_those_of_torch(widths: Any, masked: bool, double: bool, norm: bool) -> None:
     made = {"double": double, "norm": norm}
-    given = batch(200, len(widths), 37, torch.float64, masked=masked)
+    given = batch(60, len(widths), 37, torch.float64, masked=masked)
     assert_close(in_c(members(widths, **made), given), in_torch(members(widths, **made), given), 1e-10)
 
 
@@ -169,9 +169,9 @@ def test_rows_of_an_image_agent_are_its_modules() -> None:
 @pytest.mark.parametrize("widths", [EQUAL, DIFFERENT, [(1, 1, 1)]], ids=["equal", "different", "narrow"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
-def test_two_hundred_conservative_updates_are_those_of_torch(widths: Any, masked: bool, alpha: float) -> None:
+def test_sixty_conservative_updates_are_those_of_torch(widths: Any, masked: bool, alpha: float) -> None:
     made = {"double": True, "alpha": alpha}
-    given = batch(200, len(widths), 37, torch.float64, masked=masked)
+    given = batch(60, len(widths), 37, torch.float64, masked=masked)
     assert_close(in_c(members(widths, **made), given), in_torch(members(widths, **made), given), 1e-10)
 
 

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(FOUND is None, reason="no kernels were built for
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "different"])
 @OF_TEAMS
 @KINDS
-def test_two_hundred_updates_are_those_of_torch(kind: Any, team: str, equal: bool) -> None:
-    given = batches(kind, team, 200, 21, torch.float64)
+def test_sixty_updates_are_those_of_torch(kind: Any, team: str, equal: bool) -> None:
+    given = batches(kind, team, 60, 21, torch.float64)
     mine = in_c(members(kind, team, equal=equal), [given])
     assert_close(mine, in_torch(members(kind, team, equal=equal), given))
 
