@@ -129,12 +129,12 @@ def steps_by_episode(rows: dict[str, np.ndarray]) -> dict[tuple[float, ...], lis
 
 
 @pytest.mark.thorough
-def test_thousands_of_transitions_belong_together_and_scores_are_those_of_whole_episodes(any_order: list[int]) -> None:
+def test_a_thousand_transitions_belong_together_and_scores_are_those_of_whole_episodes(any_order: list[int]) -> None:
     memory = ReplayBuffer(10_000)
-    agents = trained(memory, 1500)
+    agents = trained(memory, 600)
     rows = rows_of(memory)
     obs, after, action = rows["obs"], rows["next_obs"], rows["action"].reshape(-1)
-    assert len(obs) == 3000 == sum(agent.steps[-1] for agent in agents)
+    assert len(obs) == 1200 == sum(agent.steps[-1] for agent in agents)
     np.testing.assert_array_equal(obs[:, [0, 1, 3]], after[:, [0, 1, 3]])
     np.testing.assert_array_equal(after[:, 2], obs[:, 2] + 1)
     np.testing.assert_array_equal(after[:, 4], action)
@@ -144,7 +144,7 @@ def test_thousands_of_transitions_belong_together_and_scores_are_those_of_whole_
     episodes = steps_by_episode(rows)
     assert all(steps == list(range(len(steps))) for steps in episodes.values())
     assert sum(1 for row in ended if row) >= len(episodes) - 6, "episodes are left open at the end alone"
-    assert sum(any_order) == 3000
+    assert sum(any_order) == 1200
     totals: dict[tuple[float, ...], float] = {}
     for row, reward in zip(obs, rows["reward"].reshape(-1), strict=True):
         totals[tuple(row[:2])] = totals.get(tuple(row[:2]), 0.0) + reward
@@ -156,14 +156,14 @@ def test_thousands_of_transitions_belong_together_and_scores_are_those_of_whole_
 @pytest.mark.thorough
 def test_windows_of_several_steps_follow_their_lanes(any_order: list[int]) -> None:
     memory = MultiStepReplayBuffer(10_000, n_step=3, gamma=0.5)
-    trained(memory, 600, n_step=True)
+    trained(memory, 300, n_step=True)
     rows = rows_of(memory)
     obs, after, discount = rows["obs"], rows["next_obs"], rows["discount"].reshape(-1)
     count = after[:, 2] - obs[:, 2]
     np.testing.assert_array_equal(obs[:, [0, 1, 3]], after[:, [0, 1, 3]])
     is_cut = after[:, 2] < np.minimum(obs[:, 2] + 3, obs[:, 3])
     assert is_cut.sum() <= 2 * 6, "windows of the lanes' last steps, which the end of the generation cuts"
-    assert len(obs) == 1200
+    assert len(obs) == 600
     done = (after[:, 2] == after[:, 3]) & (after[:, 3] % 2 == 0)
     np.testing.assert_allclose(discount, np.where(done, 0.0, 0.5**count), rtol=1e-6)
     actions = {(*row[:2], row[2]): a for row, a in zip(obs.tolist(), rows["action"].reshape(-1).tolist(), strict=True)}
@@ -178,12 +178,12 @@ def test_pairs_of_memories_stay_row_by_row(any_order: list[int]) -> None:
     env = make_vect_envs(make_env=Log, num_envs=2, healing=True, num_workers=4, asynchronous=True)
     agents = DQN.population(2, Log.observation_space, Log.action_space, seed=1, batch_size=8, learn_step=48, gamma=0.5)
     train_off_policy(
-        env, "Log", pop=agents, memory=memory, n_step_memory=n_step, n_step=True, per=True, max_steps=600,
-        evo_steps=600, eval_steps=5, verbose=False, seed=3,
+        env, "Log", pop=agents, memory=memory, n_step_memory=n_step, n_step=True, per=True, max_steps=300,
+        evo_steps=300, eval_steps=5, verbose=False, seed=3,
     )  # fmt: skip
     env.close()
     first, later = rows_of(memory), rows_of(n_step)
-    assert len(first["obs"]) == 1200
+    assert len(first["obs"]) == 600
     for name in ("obs", "action"):
         np.testing.assert_array_equal(first[name], later[name])
     np.testing.assert_array_equal(first["next_obs"][:, 2], first["obs"][:, 2] + 1)
@@ -193,10 +193,10 @@ def test_pairs_of_memories_stay_row_by_row(any_order: list[int]) -> None:
 def test_a_worker_killed_in_flight_loses_its_step_alone(tmp_path: Path) -> None:
     (tmp_path / "token").touch()
     memory = ReplayBuffer(4096)
-    agents = trained(memory, 600, tmp_path)
+    agents = trained(memory, 300, tmp_path)
     assert not (tmp_path / "token").exists()
     rows = rows_of(memory)
-    assert len(rows["obs"]) == 1200 == sum(agent.steps[-1] for agent in agents), "the lost step was made again"
+    assert len(rows["obs"]) == 600 == sum(agent.steps[-1] for agent in agents), "the lost step was made again"
     np.testing.assert_array_equal(rows["next_obs"][:, 2], rows["obs"][:, 2] + 1)
     np.testing.assert_array_equal(rows["next_obs"][:, 4], rows["action"].reshape(-1))
     assert all(steps == list(range(len(steps))) for steps in steps_by_episode(rows).values())
