@@ -158,10 +158,13 @@ class PQN(PPO):
         """
         if mask is not None:
             raise AlgorithmError("PQN takes no action masks. fix: DQN or PPO.")
+        action = self.explore(outputs, draws, self.epsilon)
+        return action, np.zeros(action.shape, np.float32)
+
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
+        """Select actions [...] ε-greedily; see `DQN.explore`."""
         explores, which = draws
-        random = uniform_actions(which, outputs.shape[-1], None)
-        action = np.where(explores < self.epsilon, random, self.greedy(outputs))
-        return action, np.zeros(action.shape, outputs.cpu().numpy().dtype)
+        return np.where(explores < epsilon, uniform_actions(which, outputs.shape[-1], mask), self.greedy(outputs, mask))
 
     def get_action(
         self, obs: Any, action_mask: Any = None, hidden_state: Any = None, *, training: bool | None = None

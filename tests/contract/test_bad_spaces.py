@@ -50,8 +50,8 @@ WRONG_ACTIONS = [
         BOX,
         ["RainbowDQN needs Discrete or MultiDiscrete actions", "for Box actions one of: DDPG, PPO, SAC, TD3"],
     ),
-    ("TD3", CHOICE, ["TD3 needs Box actions; got Discrete(2)", "one of: DQN, PPO, RainbowDQN, SAC"]),
-    ("DDPG", CHOICE, ["DDPG needs Box actions; got Discrete(2)", "one of: DQN, PPO, RainbowDQN, SAC"]),
+    ("TD3", CHOICE, ["TD3 needs Box actions; got Discrete(2)", "one of: DQN, PPO, PQN, RainbowDQN, SAC"]),
+    ("DDPG", CHOICE, ["DDPG needs Box actions; got Discrete(2)", "one of: DQN, PPO, PQN, RainbowDQN, SAC"]),
     ("SAC", spaces.MultiDiscrete([2, 3]), ["got MultiDiscrete([2 3])", "one of: DQN, PPO, RainbowDQN"]),
     ("SAC", spaces.MultiBinary(3), ["SAC needs Box or Discrete actions; got MultiBinary(3)", "one of: PPO"]),
     ("TD3", PARTS, ["TD3 needs Box actions; got Dict(", "for Dict actions one of: PPO"]),
@@ -141,7 +141,7 @@ class Listing(gym.Env[Any, int]):
 def test_training_names_the_environment_too(tmp_path: Path) -> None:
     for env, algo, words in (
         ("Pendulum-v1", "DQN", ["Pendulum-v1: DQN needs Discrete or MultiDiscrete actions", "DDPG, PPO, SAC, TD3"]),
-        ("CartPole-v1", "TD3", ["CartPole-v1: TD3 needs Box actions", "DQN, PPO, RainbowDQN, SAC"]),
+        ("CartPole-v1", "TD3", ["CartPole-v1: TD3 needs Box actions", "DQN, PPO, PQN, RainbowDQN, SAC"]),
         (Listing, "DQN", ["Listing: DQN cannot read Dict("]),
     ):
         with pytest.raises(AlgorithmError) as caught:
