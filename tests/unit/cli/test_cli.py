@@ -17,9 +17,11 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl import errors
+from agilerl.algorithms import available
 from agilerl.api import build_manifest, env_name, resolve_device
 from agilerl.cli import app
 from agilerl.cli.errors import user_errors
+from agilerl.cli.listing import WHEN
 from agilerl.config import manifest_from
 from agilerl.errors import ConfigError, EnvError
 from agilerl.telemetry.evaluation import Evaluation
@@ -284,7 +286,8 @@ def test_evaluate_prints_a_table_or_json(cli: Cli) -> None:
 
 @pytest.mark.thorough
 def test_lists(cli: Cli) -> None:
-    assert "DQN           batch_size, lr" in cli("list", "algos").stdout
+    assert "DQN           choices, where steps are dear\n              batch_size, lr" in cli("list", "algos").stdout
+    assert sorted(WHEN) == available()
     assert ["CartPole-v1", "preset"] in [line.split() for line in cli("list", "envs").stdout.splitlines()]
     assert "4 members x 50k env steps   target 475" in cli("list", "presets").stdout
     assert cli("--version").stdout.strip() == f"agilerl {agilerl.__version__}"

@@ -142,8 +142,9 @@ def test_the_plan_is_printed_with_the_whole_path_of_the_base(cli: Invoke, base: 
 
 @pytest.mark.thorough
 def test_doctor_and_the_list_of_algorithms_know_language_models(cli: Invoke) -> None:
-    listed = cli("list", "algos").stdout
-    row = next(line for line in listed.splitlines() if line.startswith("GRPO "))
+    listed = iter(cli("list", "algos").stdout.splitlines())
+    assert next(line for line in listed if line.startswith("GRPO ")).endswith("texts with rewards; the default")
+    row = next(listed)
     assert "model_name" in row
     assert "lora_config" in row
     assert "variant" in row
