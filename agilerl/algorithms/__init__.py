@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.neural_ts import NeuralTS
     from agilerl.algorithms.neural_ucb import NeuralUCB
     from agilerl.algorithms.ppo import PPO
+    from agilerl.algorithms.qmix import QMIX, VDN
     from agilerl.algorithms.rainbow import RainbowDQN
     from agilerl.algorithms.recurrent_ppo import RecurrentPPO
     from agilerl.algorithms.sac import SAC
@@ -65,10 +66,12 @@ __all__ = [
     "MATD3",
     "PPO",
     "PQN",
+    "QMIX",
     "SAC",
     "SFT",
     "TD3",
     "TD3BC",
+    "VDN",
     "EvolvableAlgorithm",
     "LLMAlgorithm",
     "MultiAgentRLAlgorithm",
@@ -109,12 +112,14 @@ _SHIPPED = {
     "NeuralUCB": "agilerl.algorithms.neural_ucb",
     "PPO": "agilerl.algorithms.ppo",
     "PQN": "agilerl.algorithms.pqn",
+    "QMIX": "agilerl.algorithms.qmix",
     "RainbowDQN": "agilerl.algorithms.rainbow",
     "RecurrentPPO": "agilerl.algorithms.recurrent_ppo",
     "SAC": "agilerl.algorithms.sac",
     "SFT": "agilerl.algorithms.sft",
     "TD3": "agilerl.algorithms.td3",
     "TD3BC": "agilerl.algorithms.td3bc",
+    "VDN": "agilerl.algorithms.qmix",
 }
 _BASES = {
     "EvolvableAlgorithm": "agilerl.algorithms.base.agent",
@@ -124,7 +129,7 @@ _BASES = {
 }
 LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
 """Shipped algorithms that train a language model: no spaces, no step-wise environments."""
-_TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # shipped multi-agent algorithms
+_TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3", "QMIX", "VDN")  # shipped multi-agent algorithms
 _TRAINERS = {"LocalTrainer": "agilerl.trainer"}  # published classes that are taken for algorithms
 _OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for discrete actions, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}

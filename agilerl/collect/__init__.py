@@ -14,6 +14,7 @@ COLLECTORS = {
     "transitions": ("agilerl.collect.off_policy", "OffPolicyCollector"),
     "rounds": ("agilerl.collect.bandit", "BanditCollector"),
     "team_transitions": ("agilerl.collect.teams.transitions", "TeamTransitions"),
+    "team_values": ("agilerl.collect.teams.transitions", "TeamTransitions"),
     "rollouts": ("agilerl.collect.rollouts", "OnPolicyCollector"),
     "team_rollouts": ("agilerl.collect.teams.rollouts", "TeamRolloutCollector"),
     "completions": ("agilerl.language.collect.collector", "LanguageCollector"),

@@ -30,6 +30,7 @@ IGNORED = {
         "training.eps_start", "training.eps_end", "training.eps_decay", "training.opponents",
         "training.ensemble", "environment.backend", *OF_DATA,
     ),
+    "team_values": ("training.opponents", "training.ensemble", "environment.backend", *OF_DATA),
     "team_rollouts": (*OF_EXPLORATION, *OF_SHARED_REPLAY, "replay_buffer", "environment.backend", *OF_DATA),
     "completions": OF_ENVIRONMENTS,
     "preferences": OF_ENVIRONMENTS,

@@ -7,16 +7,18 @@ from agilerl.core.lazy import attributes
 if TYPE_CHECKING:
     from agilerl.networks.actors import DeterministicActor, StochasticActor
     from agilerl.networks.base import EvolvableNetwork
+    from agilerl.networks.mixing import MixingNetwork
     from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork, RainbowQNetwork
     from agilerl.networks.value_networks import Temperature, ValueNetwork
 
 __all__ = [
-    "ContinuousQNetwork", "DeterministicActor", "EvolvableNetwork", "QNetwork", "RainbowQNetwork", "StochasticActor",
-    "Temperature", "ValueNetwork",
+    "ContinuousQNetwork", "DeterministicActor", "EvolvableNetwork", "MixingNetwork", "QNetwork", "RainbowQNetwork",
+    "StochasticActor", "Temperature", "ValueNetwork",
 ]  # fmt: skip
 _HOMES = {
     "actors": "DeterministicActor StochasticActor",
     "base": "EvolvableNetwork",
+    "mixing": "MixingNetwork",
     "q_networks": "ContinuousQNetwork QNetwork RainbowQNetwork",
     "value_networks": "Temperature ValueNetwork",
 }

@@ -77,7 +77,7 @@ class Kind:
         return example_of(self.learns_from)
 
 
-REPLAY = (None, "transitions", "team_transitions", "dataset")
+REPLAY = (None, "transitions", "team_transitions", "team_values", "dataset")
 KINDS = {
     "train_off_policy": Kind("transitions", REPLAY, "replay", OffPolicyOptions),
     "train_multi_agent_off_policy": Kind("team_transitions", REPLAY, "replay", OffPolicyOptions),

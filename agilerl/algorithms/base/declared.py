@@ -64,6 +64,7 @@ ROUNDS = Experience("rounds", "learns from the rewards of the arms that it choos
 ROLLOUTS = Experience("rollouts", "learns from its own rollouts", on_policy=True)
 DATASET = Experience("dataset", "learns from a data set", steps="updates", has_training_episodes=False)
 TEAM_TRANSITIONS = Experience("team_transitions", "learns from replay of several agents")
+TEAM_VALUES = Experience("team_values", "learns action values from replay of several agents")
 TEAM_ROLLOUTS = Experience("team_rollouts", "learns from its own rollouts of several agents", on_policy=True)
 COMPLETIONS = Experience(
     "completions", "learns from rewards of what it writes", steps="prompts", has_training_episodes=False

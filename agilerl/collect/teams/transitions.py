@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agilerl.algorithms.base.adapted import kind_of_experience
+from agilerl.algorithms.base.declared import TEAM_VALUES
 from agilerl.algorithms.base.wrapped import is_team, unwrapped
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.collect.collector import Shard, ShardResult, Steps
@@ -30,8 +32,10 @@ class OfTeams(LaneCollector[Any]):
     Attributes:
         sum_scores: a team's return is the sum of its agents' returns. False: fitness is their mean, and `by_agent`
             holds each of them.
+        is_epsilon_greedy: whether the teams explore by an exploration rate.
     """
 
+    is_epsilon_greedy = False
     waits_for_lanes = "environments of several agents step together"
 
     @staticmethod
@@ -49,6 +53,7 @@ class OfTeams(LaneCollector[Any]):
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
         super().open(population, run_seed, check, shards)
+        self.is_epsilon_greedy = all(kind_of_experience(agent)[0] == TEAM_VALUES.name for agent in population)
         for agent in population:
             self._check(agent)
 
@@ -58,8 +63,8 @@ class OfTeams(LaneCollector[Any]):
 
     @property
     def epsilon(self) -> float | None:
-        """None: discrete actions are sampled and continuous ones get noise, so there is no epsilon."""
-        return None
+        """Exploration rate; None for teams that sample discrete actions and add noise to continuous ones."""
+        return self.shared[0].epsilon if self.is_epsilon_greedy else None
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         result = yield from super().run(shard, lanes, learner)
