@@ -31,7 +31,8 @@ def train_multi_agent_off_policy(
     accelerator: foreign.Accelerator | None = None, wandb_api_key: str | None = None,
     wandb_kwargs: dict[str, Any] | None = None, *, seed: int | None = None, lockstep: bool = True,
     carry_envs: bool = False, learner: str = "auto", threads: int | None = None, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None, eps_start: float = 1.0,
+    eps_end: float = 0.1, eps_decay: float = 0.995,
 ) -> tuple[list[Any], list[list[Any]]]:  # fmt: skip
     """Train a population of teams off-policy and evolve it; return the trained population and its fitnesses.
 
@@ -43,6 +44,8 @@ def train_multi_agent_off_policy(
         pop: the teams.
         memory: shared replay buffer: `MultiAgentReplayBuffer`, or any other of the package, with n-step returns
             (`MultiStepReplayBuffer`), prioritized (`PrioritizedReplayBuffer`) or both.
+        eps_start, eps_end, eps_decay: exploration rate of VDN and QMIX, multiplied by `eps_decay` every vector step;
+            other teams ignore it.
         sum_scores: a team's return is the sum over its agents. False: a row with the return of each agent; members are
             selected by its mean.
 
