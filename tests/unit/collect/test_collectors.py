@@ -143,7 +143,7 @@ def test_every_algorithm_has_a_collector() -> None:
     }
     assert found == {
         "dataset": OfflineCollector, "transitions": OffPolicyCollector, "rollouts": OnPolicyCollector,
-        "team_transitions": TeamTransitions, "team_rollouts": TeamRolloutCollector,
+        "team_transitions": TeamTransitions, "team_values": TeamTransitions, "team_rollouts": TeamRolloutCollector,
         "completions": LanguageCollector, "preferences": LanguageCollector,
         "examples": LanguageCollector, "rounds": BanditCollector,
     }  # fmt: skip
