@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -30,8 +30,6 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.mixing import MixingNetwork
 from agilerl.networks.q_networks import QNetwork
-
-Networks = Mapping[str, EvolvableNetwork] | None
 
 
 class VDN(MultiAgentRLAlgorithm):
@@ -78,7 +76,7 @@ class VDN(MultiAgentRLAlgorithm):
         tau: Annotated[PositiveFraction, hp()] = 0.01,
         mut: str | None = None,
         normalize_images: bool = True,
-        actor_networks: Networks = None,
+        actor_networks: Mapping[str, EvolvableNetwork] | None = None,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         torch_compiler: str | None = None,
@@ -100,10 +98,8 @@ class VDN(MultiAgentRLAlgorithm):
         for group, weight_seed in zip(self.grouped_agents, drawn[1:], strict=True):
             self._register(f"actors.{group}", user_networks.get(group) or self._make_policy(group, weight_seed))
         self._build_mixer(drawn[0])
-        names = [str(group.eval_network) for group in self.registry.groups]
-        self.optimizer = OptimizerWrapper(
-            optim.Adam, [resolve(self, n) for n in names], lr, network_names=names, lr_name="lr"
-        )
+        networks = [resolve(self, str(group.eval_network)) for group in self.registry.groups]
+        self.optimizer = OptimizerWrapper(optim.Adam, networks, lr, lr_name="lr")
 
     def _make_policy(self, group: str, weight_seed: int) -> QNetwork:
         space = self.observation_space[group]
@@ -208,10 +204,8 @@ class VDN(MultiAgentRLAlgorithm):
         stored = self.greedy(outputs, mask)
         if self.training if training is None else training:
             stored = self.explore(outputs, self.draw_exploration(self._exploration, (lanes,)), epsilon, mask)
-        actions, features = (
-            self.team.split(self.environment_action(stored)),
-            self.actions.features(torch.tensor(stored)),
-        )
+        actions = self.team.split(self.environment_action(stored))
+        features = self.actions.features(torch.tensor(stored))
         env_actions = {agent: as_defined(self, agent, actions[agent], infos.get(agent)) for agent in obs}
         return env_actions, {agent: features[:, self.actions.widths[agent]].numpy() for agent in obs}
 
@@ -232,22 +226,15 @@ class QMIX(VDN):
     The state is the joint observation of all agents; see `MixingNetwork`. Q_tot increases in the value of every agent,
     so the best joint action is still the best one of each agent, but Q_tot need not be a sum.
 
-    Args:
-        mixing_size: hidden units of the mixing network.
+    See `VDN` for the arguments.
 
-    See `VDN` for the other arguments.
+    Attributes:
+        mixing_size: hidden units of new mixing networks; a subclass may have another number.
+        mixer, mixer_target: the mixing network, and its target.
     """
 
+    mixing_size: ClassVar[int] = 32  # that of the paper
     mixer: MixingNetwork
-
-    def __init__(
-        self,
-        *args: Any,
-        mixing_size: Annotated[Count, hp(fixed="the mixing network is built once")] = 32,
-        **kwargs: Any,
-    ) -> None:
-        self.mixing_size = mixing_size
-        super().__init__(*args, **kwargs)
 
     def _build_mixer(self, weight_seed: int) -> None:
         """Build the mixing network from the `net_config` of the first group."""
