@@ -249,10 +249,9 @@ class QMIX(VDN):
         """Return Q_tot [..., B] of values [..., B, M] in the state of `obs` (arXiv:1803.11485, section 4)."""
         return network("mixer")(obs.get(JOINT, obs[AGENTS]), values)
 
-    def joint_network(self) -> EvolvableNetwork:
-        return self.mixer
-
     def agents_of(self, network: str) -> list[str]:
         return self.agent_ids if network == "mixer" else super().agents_of(network)
 
-    row_input = MultiAgentRLAlgorithm.row_input
+    @property
+    def row_input(self) -> Callable[[Any], Any]:
+        return team_networks.row_input(self.agent_policies(), self.mixer, self.device)
