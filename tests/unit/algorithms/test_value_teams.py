@@ -16,6 +16,7 @@ from agilerl.algorithms.qmix import QMIX, VDN
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.hpo.mutation import Mutations
 from agilerl.networks.mixing import MixingNetwork
+from agilerl.views.export import export_team
 from agilerl.views.standalone.policy import TeamPolicy
 
 KINDS = ("no_mutation", "architecture", "parameters", "activation", "rl_hp")
@@ -140,6 +141,31 @@ def test_a_policy_of_a_run_acts_without_the_package_as_the_team(cls: Any, tmp_pa
     found, again = TeamPolicy(spec, state).act(seen), cls.from_policy(spec, state).get_action(seen, training=False)[0]
     for name, actions in expected.items():
         assert actions.tolist() == found[name].tolist() == again[name].tolist()
+
+
+@BOTH
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(cls: Any, tmp_path: Path) -> None:
+    """Members that evolve and learn from prioritised n-step replay."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    config = {**FEW, "replay_buffer": {"prioritized": True, "n_step": 3}}
+    options: dict[str, Any] = {"config": config, **SHORT}
+    whole = agilerl.train("mpe2.simple_spread_v3", cls.__name__, out=tmp_path / "whole", **options)
+    agilerl.train("mpe2.simple_spread_v3", cls.__name__, out=tmp_path / "parts", callbacks=[stop], **options)
+    parts = agilerl.resume(next((tmp_path / "parts").rglob("run.json")).parent, verbose=False)
+    assert parts.best.steps[-1] == 240
+    assert torch.equal(weights(parts.best), weights(whole.best))
+
+
+@BOTH
+@pytest.mark.slow
+def test_onnx_acts_as_the_team(cls: Any, tmp_path: Path) -> None:
+    agent = team(cls)
+    agent.set_training_mode(False)
+    reports = export_team(agent, tmp_path / "policy.onnx", rows=200)
+    assert {group: report.different_actions for group, report in reports.items()} == {"mover": 0, "eye": 0}
 
 
 def test_runs_explore_by_epsilon_and_record_it(tmp_path: Path) -> None:
