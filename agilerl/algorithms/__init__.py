@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.neural_ucb import NeuralUCB
     from agilerl.algorithms.ppo import PPO
     from agilerl.algorithms.qmix import QMIX, VDN
+    from agilerl.algorithms.qr_dqn import QRDQN
     from agilerl.algorithms.rainbow import RainbowDQN
     from agilerl.algorithms.recurrent_ppo import RecurrentPPO
     from agilerl.algorithms.sac import SAC
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.td3 import TD3
     from agilerl.algorithms.td3bc import TD3BC
     from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+    from agilerl.algorithms.tqc import TQC
     from agilerl.language.algorithms.base import LLMAlgorithm
 
 __all__ = [
@@ -67,10 +69,12 @@ __all__ = [
     "PPO",
     "PQN",
     "QMIX",
+    "QRDQN",
     "SAC",
     "SFT",
     "TD3",
     "TD3BC",
+    "TQC",
     "VDN",
     "EvolvableAlgorithm",
     "LLMAlgorithm",
@@ -113,6 +117,7 @@ _SHIPPED = {
     "PPO": "agilerl.algorithms.ppo",
     "PQN": "agilerl.algorithms.pqn",
     "QMIX": "agilerl.algorithms.qmix",
+    "QRDQN": "agilerl.algorithms.qr_dqn",
     "RainbowDQN": "agilerl.algorithms.rainbow",
     "RecurrentPPO": "agilerl.algorithms.recurrent_ppo",
     "SAC": "agilerl.algorithms.sac",
@@ -120,6 +125,7 @@ _SHIPPED = {
     "TD3": "agilerl.algorithms.td3",
     "TD3BC": "agilerl.algorithms.td3bc",
     "VDN": "agilerl.algorithms.qmix",
+    "TQC": "agilerl.algorithms.tqc",
 }
 _BASES = {
     "EvolvableAlgorithm": "agilerl.algorithms.base.agent",

@@ -60,7 +60,7 @@ class DQN(RLAlgorithm):
         seed: seed of weights, exploration and evaluation; None follows `torch.initial_seed()`.
     """
 
-    policy_class = QNetwork
+    policy_class: type[EvolvableNetwork] = QNetwork
     action_spaces = ("Discrete", "MultiDiscrete")
     action_form = DiscreteActions()
     criterion = UpdateLoss()
@@ -100,8 +100,12 @@ class DQN(RLAlgorithm):
         choices_of(self)
         self.batch_size, self.lr, self.learn_step, self.gamma, self.tau = batch_size, lr, learn_step, gamma, tau
         self.mut, self.double, self.normalize_images, self.net_config = mut, double, normalize_images, net_config
-        self.actor = build(self, QNetwork, actor_network, "actor_network", 0)
+        self.actor = build(self, self.policy_class, actor_network, "actor_network", 0, **self.network_options())
         register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
+
+    def network_options(self) -> dict[str, Any]:
+        """Return arguments of the network besides those of `net_config`."""
+        return {}
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {"lr": self.lr, "gamma": self.gamma, "tau": self.tau}
@@ -135,9 +139,13 @@ class DQN(RLAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
+    def action_values(self, outputs: Tensor) -> Tensor:
+        """Return action values [..., A] from raw outputs of the network."""
+        return outputs
+
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """Return the legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
-        return masked_argmax(outputs, mask)
+        """Return the legal action of highest value; mask [..., A] 1 = legal; returns [...] int64."""
+        return masked_argmax(self.action_values(outputs), mask)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Draw uniform numbers in [0, 1): the first decides whether to explore, the second selects the action."""
@@ -147,12 +155,12 @@ class DQN(RLAlgorithm):
         """Select actions ε-greedily: with probability ε a uniformly random legal action, else the greedy one.
 
         Args:
-            outputs: [..., A] action values. draws: result of `draw_exploration`, each [...].
+            outputs: raw outputs of the network. draws: result of `draw_exploration`, each [...].
             epsilon: probability of a random action, independent per row.
             mask: [..., A], 1 = legal.
         """
         explores, which = draws
-        random = uniform_actions(which, outputs.shape[-1], mask)
+        random = uniform_actions(which, self.action_values(outputs).shape[-1], mask)
         return np.where(explores < epsilon, random, self.greedy(outputs, mask))
 
     def get_action(
@@ -172,8 +180,7 @@ class DQN(RLAlgorithm):
             raise TypeError(f"DQN.get_action got unexpected arguments {sorted(kwargs)}; it takes epsilon, action_mask")
         obs, action_mask = seen_with_mask(self, obs, action_mask)
         with torch.no_grad():
-            is_network = isinstance(self.actor, EvolvableNetwork)
-            values = self.actor(obs) if is_network else raw_output(self.actor)(self.network_inputs(self.actor, obs))
+            values = raw_output(self.actor)(self.network_inputs(self.actor, obs))
         values = values.unsqueeze(0) if values.dim() == 1 else values  # user-defined module, one observation
         if values.dim() != 2:
             raise ShapeError(

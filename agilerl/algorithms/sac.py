@@ -29,6 +29,7 @@ from agilerl.losses.actor_critic import (
 from agilerl.losses.td import take
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import StochasticActor, check_bounded
+from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import masked_logits, squashed_normal_sample
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.networks.value_networks import Temperature
@@ -55,7 +56,7 @@ class SAC(StochasticActorCritic):
     """
 
     policy_class = StochasticActor
-    action_spaces = ("Box", "Discrete")
+    action_spaces: tuple[str, ...] = ("Box", "Discrete")
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class SAC(StochasticActorCritic):
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         if isinstance(action_space, gym.spaces.Box):
-            check_bounded(action_space, "SAC")
+            check_bounded(action_space, self.algo)
         elif isinstance(action_space, gym.spaces.Discrete) and action_space.start != 0:
             raise AlgorithmError(
                 f"SAC numbers actions from 0; got {action_space}. fix: wrap the environment in "
@@ -104,14 +105,18 @@ class SAC(StochasticActorCritic):
             target_entropy = -self.action_size
         self.target_entropy = float(target_entropy)
         self.actor = build(self, StochasticActor, actor_network, "actor_network", 0, squash_output=not self.discrete)
-        critic = QNetwork if self.discrete else ContinuousQNetwork
-        self.critic_1, self.critic_2 = twin_critics(self, critic, critic_networks, POLICY_KEYS)
+        critic, options = self.critic_type()
+        self.critic_1, self.critic_2 = twin_critics(self, critic, critic_networks, POLICY_KEYS, **options)
         self.temperature = Temperature(init_temperature, device=device, random_seed=self.seed)
         share_encoder(self, *CRITICS)
         register_network(self, "actor", None, "actor_optimizer", "lr_actor", policy=True)
         register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
         register_network(self, "temperature", None, "alpha_optimizer", "lr_alpha")
+
+    def critic_type(self) -> tuple[type[EvolvableNetwork], dict[str, Any]]:
+        """Return the class of the critics and their arguments besides those of `net_config`."""
+        return QNetwork if self.discrete else ContinuousQNetwork, {}
 
     @property
     def alpha(self) -> float:
@@ -139,22 +144,27 @@ class SAC(StochasticActorCritic):
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper: both critics, the policy, the temperature, both targets."""
-        hp, weight = engine.hp, batch.weight
+        hp = engine.hp
         nothing = batch.reward.new_zeros(*batch.reward.shape[:-1], 1, 0)
         log_alpha = engine.network("temperature")(nothing).squeeze(-1)  # [..., 1]
         alpha = log_alpha.detach().exp()
-        with torch.no_grad():
-            next_value = self._next_value(engine, batch, alpha)
-            target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), next_value)
-        losses, errors = weighted_squared_error(self._values(engine, batch), target, weight)
-        engine.minimise(CRITIC_OPTIMIZERS, losses)
+        losses, errors = self._update_critics(engine, batch, alpha)
         actor_loss, entropy = self._policy_loss(engine, batch, alpha)
         engine.minimise("actor_optimizer", actor_loss)
         if self.learn_temperature:
             wanted = self._target_entropy(hp["target_entropy"], batch)
-            engine.minimise("alpha_optimizer", temperature_loss(log_alpha, entropy, wanted, weight))
+            engine.minimise("alpha_optimizer", temperature_loss(log_alpha, entropy, wanted, batch.weight))
         engine.track(CRITICS, hp["tau"])
-        return UpdateResult(losses.detach().sum(0), actor_loss.detach(), errors.detach().abs().amax(0))
+        return UpdateResult(losses.sum(0), actor_loss.detach(), errors.abs().amax(0))
+
+    def _update_critics(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Perform one step of both critics; return their losses [2, ...] and errors [2, ..., B] before it."""
+        with torch.no_grad():
+            next_value = self._next_value(engine, batch, alpha)
+            target = bootstrap(batch.reward, batch.discounts(engine.hp["gamma"]), next_value)
+        losses, errors = weighted_squared_error(self._values(engine, batch), target, batch.weight)
+        engine.minimise(CRITIC_OPTIMIZERS, losses)
+        return losses.detach(), errors.detach()
 
     def _target_entropy(self, target: Tensor, batch: TransitionBatch) -> Tensor:
         """Return the target entropy of each row, scaled to the maximum entropy over its n legal actions.

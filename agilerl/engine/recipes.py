@@ -106,7 +106,7 @@ class SoftActorCriticRecipe:
     learns_temperature: bool
 
     stands_for: ClassVar[frozenset[str]] = frozenset(
-        {"update", "_next_value", "_values", "_policy_loss", "_target_entropy"}
+        {"update", "_update_critics", "_next_value", "_values", "_policy_loss", "_target_entropy"}
     )
 
 

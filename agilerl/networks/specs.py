@@ -95,7 +95,7 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
         space = spec.get("observation_space") or {}
         latent = int(spec.get("latent_dim", 1))
         inputs = _features(space)
-        outputs = _features(spec.get("action_space") or {}) * int(spec.get("num_atoms", 1) or 1)
+        outputs = _features(spec.get("action_space") or {}) * int(spec.get("num_quantiles", spec.get("num_atoms")) or 1)
         pairs = [a * b for sizes in lists for a, b in itertools.pairwise(sizes)]
         largest = max([1, *widths])
         asked = max([largest * latent, largest * outputs, latent * outputs, *pairs])

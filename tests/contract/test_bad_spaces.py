@@ -19,8 +19,10 @@ from agilerl.algorithms import (
     LANGUAGE,
     MAPPO,
     PPO,
+    QRDQN,
     SAC,
     TD3,
+    TQC,
     RainbowDQN,
     available,
     find_algorithm,
@@ -44,15 +46,19 @@ def made(algo: str, observations: Any = VECTOR, actions: Any = CHOICE) -> Any:
 # --- an algorithm that cannot take a space
 
 WRONG_ACTIONS = [
-    ("DQN", BOX, ["DQN needs Discrete or MultiDiscrete actions", "Box", "for Box actions one of: DDPG, PPO, SAC, TD3"]),
+    (
+        "DQN",
+        BOX,
+        ["DQN needs Discrete or MultiDiscrete actions", "Box", "for Box actions one of: DDPG, PPO, SAC, TD3, TQC"],
+    ),
     (
         "Rainbow DQN",
         BOX,
-        ["RainbowDQN needs Discrete or MultiDiscrete actions", "for Box actions one of: DDPG, PPO, SAC, TD3"],
+        ["RainbowDQN needs Discrete or MultiDiscrete actions", "for Box actions one of: DDPG, PPO, SAC, TD3, TQC"],
     ),
-    ("TD3", CHOICE, ["TD3 needs Box actions; got Discrete(2)", "one of: DQN, PPO, PQN, RainbowDQN, SAC"]),
-    ("DDPG", CHOICE, ["DDPG needs Box actions; got Discrete(2)", "one of: DQN, PPO, PQN, RainbowDQN, SAC"]),
-    ("SAC", spaces.MultiDiscrete([2, 3]), ["got MultiDiscrete([2 3])", "one of: DQN, PPO, RainbowDQN"]),
+    ("TD3", CHOICE, ["TD3 needs Box actions; got Discrete(2)", "one of: DQN, PPO, PQN, QRDQN, RainbowDQN, SAC"]),
+    ("DDPG", CHOICE, ["DDPG needs Box actions; got Discrete(2)", "one of: DQN, PPO, PQN, QRDQN, RainbowDQN, SAC"]),
+    ("SAC", spaces.MultiDiscrete([2, 3]), ["got MultiDiscrete([2 3])", "one of: DQN, PPO, QRDQN, RainbowDQN"]),
     ("SAC", spaces.MultiBinary(3), ["SAC needs Box or Discrete actions; got MultiBinary(3)", "one of: PPO"]),
     ("TD3", PARTS, ["TD3 needs Box actions; got Dict(", "for Dict actions one of: PPO"]),
     ("SAC", spaces.Box(-np.inf, np.inf, (2,)), ["SAC needs bounded actions", "infinite bounds in 2 of 2 components"]),
@@ -67,7 +73,7 @@ def test_actions_that_an_algorithm_cannot_take(algo: str, actions: Any, words: l
     assert all(word in str(caught.value) for word in [*words, "fix:"]), str(caught.value)
 
 
-@pytest.mark.parametrize("cls", [DQN, RainbowDQN, SAC, TD3, DDPG])
+@pytest.mark.parametrize("cls", [DQN, QRDQN, RainbowDQN, SAC, TD3, TQC, DDPG])
 @pytest.mark.parametrize(
     ("observations", "words"),
     [
@@ -82,7 +88,7 @@ def test_actions_that_an_algorithm_cannot_take(algo: str, actions: Any, words: l
 )
 def test_observations_that_no_network_reads(cls: Any, observations: Any, words: list[str]) -> None:
     with pytest.raises(AlgorithmError) as caught:
-        cls(observations, CHOICE if cls in (DQN, RainbowDQN) else BOX)
+        cls(observations, CHOICE if cls in (DQN, QRDQN, RainbowDQN) else BOX)
     assert all(word in str(caught.value) for word in [cls.__name__, *words, "fix:"]), str(caught.value)
 
 
@@ -140,8 +146,12 @@ class Listing(gym.Env[Any, int]):
 
 def test_training_names_the_environment_too(tmp_path: Path) -> None:
     for env, algo, words in (
-        ("Pendulum-v1", "DQN", ["Pendulum-v1: DQN needs Discrete or MultiDiscrete actions", "DDPG, PPO, SAC, TD3"]),
-        ("CartPole-v1", "TD3", ["CartPole-v1: TD3 needs Box actions", "DQN, PPO, PQN, RainbowDQN, SAC"]),
+        (
+            "Pendulum-v1",
+            "DQN",
+            ["Pendulum-v1: DQN needs Discrete or MultiDiscrete actions", "DDPG, PPO, SAC, TD3, TQC"],
+        ),
+        ("CartPole-v1", "TD3", ["CartPole-v1: TD3 needs Box actions", "DQN, PPO, PQN, QRDQN, RainbowDQN, SAC"]),
         (Listing, "DQN", ["Listing: DQN cannot read Dict("]),
     ):
         with pytest.raises(AlgorithmError) as caught:
@@ -155,7 +165,7 @@ def test_the_command_line_names_the_environment_too(tmp_path: Path, monkeypatch:
     assert result.exit_code != 0
     said = " ".join((result.output + str(getattr(result, "stderr", ""))).split())
     assert "Pendulum-v1: DQN needs Discrete or MultiDiscrete actions" in said
-    assert "DDPG, PPO, SAC, TD3" in said
+    assert "DDPG, PPO, SAC, TD3, TQC" in said
     assert "Traceback" not in said
 
 

@@ -35,7 +35,7 @@ def test_sampled_actions_are_of_the_space_and_leave_training_alone(algo: str, ac
     assert agent._exploration.bit_generator.state == exploration
     assert torch.equal(global_state, torch.random.get_rng_state())
     assert ACTIONS[actions].contains(np.asarray(agent.predict(ROWS[0], deterministic=False)[0]))
-    has_distribution = algo in ("PPO", "SAC", "CQL", "IQL") or (algo == "BC" and actions != "Box")
+    has_distribution = algo in ("PPO", "SAC", "TQC", "CQL", "IQL") or (algo == "BC" and actions != "Box")
     is_greedy = np.array_equal(sampled, agent.act(ROWS))
     assert is_greedy != has_distribution, "policies without a distribution act greedily"
 

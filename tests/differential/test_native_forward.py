@@ -24,6 +24,7 @@ from agilerl.algorithms import (
     MAPPO,
     MATD3,
     PPO,
+    QRDQN,
     SAC,
     TD3,
     TD3BC,
@@ -51,6 +52,7 @@ ROWS = [1, 2, 3, 5, 7, 8, 16, 17, 33, 63, 64, 65, 130]
 POLICIES: dict[str, tuple[Any, gym.Space, dict[str, Any]]] = {
     "DQN": (DQN, DISCRETE, {}),
     "CQN": (CQN, DISCRETE, {}),
+    "QRDQN": (QRDQN, DISCRETE, {"num_quantiles": 3}),
     "PPO Discrete": (PPO, DISCRETE, {}),
     "PPO MultiDiscrete": (PPO, gym.spaces.MultiDiscrete([3, 2]), {}),
     "PPO MultiBinary": (PPO, gym.spaces.MultiBinary(3), {}),

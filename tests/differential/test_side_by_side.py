@@ -12,7 +12,7 @@ from gymnasium import spaces
 from off_policy_case import BOX, CHOICE, SIZES, assert_equal, population
 from off_policy_case import net_config as dense
 
-from agilerl.algorithms import DQN, PPO, SAC, RainbowDQN
+from agilerl.algorithms import DQN, PPO, QRDQN, SAC, TQC, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.spaces import WordCounts
 from agilerl.engine.choose import choose
@@ -55,10 +55,12 @@ class Walk(gym.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("space", [MIXED, TOLD], ids=["Dict", "Tuple"])
-@pytest.mark.parametrize("algo", [DQN, RainbowDQN, SAC, PPO], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("algo", [DQN, QRDQN, RainbowDQN, SAC, TQC, PPO], ids=lambda cls: cls.__name__)
 def test_a_population_trains_to_the_same_weights_either_way(space: Any, algo: Any) -> None:
-    actions = BOX if algo is SAC else CHOICE
+    actions = BOX if algo in (SAC, TQC) else CHOICE
     more: dict[str, Any] = {"num_atoms": 7} if algo is RainbowDQN else {}
+    if algo in (QRDQN, TQC):
+        more = {"num_quantiles": 5}
     if algo is PPO:
         more = {"learn_step": 24, "normalize_observations": space is TOLD}
     ended = []

@@ -96,10 +96,12 @@ def cases(accelerator: Any) -> dict[str, Callable[[], Any]]:
     }
     return {
         "DQN by priority, of n steps": lambda: alone(accelerator, "DQN", pole, hp=step, **both()),
+        "QRDQN": lambda: alone(accelerator, "QRDQN", pole, hp={**step, "num_quantiles": 8}),
         "Rainbow": lambda: alone(accelerator, "RainbowDQN", pole, hp=step, **both()),
         "DDPG": lambda: alone(accelerator, "DDPG", swing, hp=step),
         "TD3": lambda: alone(accelerator, "TD3", swing, hp=step, carry_envs=True),
         "SAC": lambda: alone(accelerator, "SAC", swing, hp=step),
+        "TQC": lambda: alone(accelerator, "TQC", swing, hp=step),
         "PPO": lambda: alone(accelerator, "PPO", swing, hp={**rollout, "normalize_observations": True}),
         "PPO sequential": lambda: alone(accelerator, "PPO", pole, hp=rollout, learner="sequential"),
         "PPO recurrent": lambda: alone(accelerator, "PPO", pole, net=RECURRENT, hp={**rollout, "recurrent": True}),

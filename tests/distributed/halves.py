@@ -33,11 +33,13 @@ NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8
 GPT = {"n_layer": 1, "n_embd": 8, "n_head": 2, "dim_feedfwd": 12}
 CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "DQN": ("DQN", CHOICE, {"double": True}),
+    "QRDQN": ("QRDQN", CHOICE, {"num_quantiles": 5}),
     "Rainbow": ("RainbowDQN", CHOICE, {}),
     "DDPG": ("DDPG", BOX, {}),
     "TD3": ("TD3", BOX, {}),
     "SAC": ("SAC", BOX, {}),
     "SAC of choices": ("SAC", CHOICE, {}),
+    "TQC": ("TQC", BOX, {"num_quantiles": 5}),
     "CQN": ("CQN", CHOICE, {}),
     "CQL": ("CQL", BOX, {"threshold": 0.5}),
     "IQL": ("IQL", BOX, {}),

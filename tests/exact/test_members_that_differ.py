@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms import BC, CQL, CQN, DDPG, DQN, IQL, SAC, TD3, TD3BC, NeuralUCB, RainbowDQN
+from agilerl.algorithms import BC, CQL, CQN, DDPG, DQN, IQL, QRDQN, SAC, TD3, TD3BC, TQC, NeuralUCB, RainbowDQN
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
@@ -63,6 +63,7 @@ CASES = {
     "DQN, double": Case(DQN, CHOICE, {"double": True}, norm=True, optimizer=DECAYED),
     "CQN": Case(CQN, CHOICE, {"double": True}, masked=True),
     "Rainbow": Case(RainbowDQN, CHOICE, {"num_atoms": 7, "v_min": -2.0, "v_max": 1.5, "prior_eps": 0.1}, in_c=False),
+    "QRDQN": Case(QRDQN, CHOICE, {"num_quantiles": 5}, in_c=False, masked=True),
     "DDPG": Case(DDPG, BOX),
     "TD3": Case(TD3, BOX, {"policy_noise": 0.8}, norm=True),
     "TD3, shared": Case(TD3, BOX, {"policy_noise": 0.8, "policy_freq": 3, "share_encoders": True}),
@@ -70,6 +71,7 @@ CASES = {
     "SAC": Case(SAC, BOX, norm=True),
     "SAC, shared": Case(SAC, BOX, {"share_encoders": True}),
     "SAC, discrete": Case(SAC, CHOICE, masked=True),
+    "TQC": Case(TQC, BOX, {"num_quantiles": 5}, in_c=False, norm=True),
     "CQL": Case(CQL, BOX, in_c=False),
     "IQL": Case(IQL, BOX, {"max_weight": 1.2}, in_c=False),
     "TD3BC": Case(TD3BC, BOX, {"policy_noise": 0.8}, in_c=False),

@@ -72,9 +72,18 @@ OTHERS: dict[str, dict[str, Any]] = {
         "num_atoms": 11,
         "v_max": 20.0,
     },
+    "QRDQN": {
+        **SMALL,
+        "algo": "QRDQN",
+        "prioritized": True,
+        "replay_buffer.n_step": 3,
+        "ensemble": True,
+        "mutation.rl_hp_selection": {"lr": {"min": 1e-4, "max": 1e-2}},
+    },
     "IPPO-shared": {**TALKING, "algo": "IPPO", "share_encoders": True},
     "SAC": {**CONTINUOUS, "algo": "SAC", "normalize_rewards": True, "reward_scale": 1.0},
     "TD3": {**CONTINUOUS, "algo": "TD3"},
+    "TQC": {**CONTINUOUS, "algo": "TQC", "ensemble": True},
     "MATD3": {**SPEAKER, "algo": "MATD3"},
 }
 LUNAR_LANDER: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import agilerl
-from agilerl.algorithms import BC, CQL, DDPG, DQN, IQL, PPO, SAC, TD3, TD3BC, RainbowDQN
+from agilerl.algorithms import BC, CQL, DDPG, DQN, IQL, PPO, QRDQN, SAC, TD3, TD3BC, TQC, RainbowDQN
 from agilerl.algorithms.base.observation_statistics import ALONE
 from agilerl.cli import app
 from agilerl.components.replay_buffer import ReplayBuffer
@@ -53,6 +53,9 @@ CASES: dict[str, Callable[[], Any]] = {
         VECTOR, spaces.MultiDiscrete([[2, 3], [2, 2]], start=[[0, 5], [1, -1]]), net_config=NET, seed=1
     ),
     "Rainbow from 3": lambda: RainbowDQN(VECTOR, spaces.Discrete(3, start=3), net_config=NET, seed=1, num_atoms=5),
+    "QRDQN": lambda: QRDQN(VECTOR, spaces.MultiDiscrete([2, 3]), net_config=NORMED, seed=1, num_quantiles=7),
+    "QRDQN image": lambda: QRDQN(IMAGE, CHOICE, seed=1, num_quantiles=3),
+    "TQC": lambda: TQC(VECTOR, SHAPED, net_config=NORMED, seed=1),
     "DDPG": lambda: DDPG(VECTOR, BOX, net_config=NET, seed=1),
     "DDPG Sigmoid": lambda: DDPG(
         VECTOR, BOX, net_config={**NET, "head_config": {"hidden_size": [16], "output_activation": "Sigmoid"}}, seed=1
@@ -309,6 +312,7 @@ def test_a_policy_with_statistics_is_not_loaded_without_them(tmp_path: Path) -> 
         "DQN Discrete",
         "DQN MultiDiscrete",
         "Rainbow",
+        "QRDQN",
         "DDPG",
         "SAC",
         "SAC discrete",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
+from agilerl.algorithms import DDPG, DQN, QRDQN, SAC, TD3, TQC, RainbowDQN
 from agilerl.collect.divergence import is_finite
 from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.components.replay_buffer import (
@@ -42,9 +42,11 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "DQN": lambda i: DQN(OBS, CHOICE, index=i, net_config=NET, seed=i),
     "double DQN": lambda i: DQN(OBS, CHOICE, index=i, net_config=NET, seed=i, double=True),
     "RainbowDQN": lambda i: RainbowDQN(OBS, CHOICE, index=i, net_config=NET, seed=i, num_atoms=7),
+    "QRDQN": lambda i: QRDQN(OBS, CHOICE, index=i, net_config=NET, seed=i, num_quantiles=7),
     "DDPG": lambda i: DDPG(OBS, BOX, index=i, net_config=NET, seed=i),
     "TD3": lambda i: TD3(OBS, BOX, index=i, net_config=NET, seed=i),
     "SAC": lambda i: SAC(OBS, BOX, index=i, net_config=NET, seed=i),
+    "TQC": lambda i: TQC(OBS, BOX, index=i, net_config=NET, seed=i, num_quantiles=7),
     "discrete SAC": lambda i: SAC(OBS, CHOICE, index=i, net_config=NET, seed=i),
 }
 

@@ -59,6 +59,27 @@ class TwoStepCreditEnv(ProbeEnv):
     following = ((1, 2), (END, END), (END, END))
 
 
+class CoinEnv(ProbeEnv):
+    """One state, one step; the reward is 1 in every other episode and -1 in between. Q = 0. Fails: quantiles.
+
+    The quantile Huber loss with κ = 1 has its minimum at 2 − 1/τ for a level τ ≥ 1/2: between 0 and 1 the target 1 has
+    the slope τ(1 − θ), and the target −1, further away than κ, 1 − τ. Below 1/2 it is the negative of that at 1 − τ.
+    """
+
+    observations, rewards = rows(0), np.zeros((1, 2))
+    episodes = 0
+
+    def _reward(self, state: int, action: np.ndarray) -> float:
+        self.episodes += 1
+        return 1.0 if self.episodes % 2 else -1.0
+
+    @staticmethod
+    def expected_quantiles(levels: np.ndarray) -> np.ndarray:
+        """Return the minimum [K] of the loss for levels [K]."""
+        distance = np.maximum(levels, 1 - levels)
+        return np.asarray(np.sign(levels - 0.5) * (2 - 1 / distance))
+
+
 class MaskedActionEnv(ProbeEnv):
     """Three actions with legal ones in `info["action_mask"]` [3] int8; an illegal action raises an error.
 
@@ -202,6 +223,10 @@ class TargetActionEnv(ContinuousProbe):
 
 class DiscountedActionEnv(ContinuousProbe, DiscountedRewardEnv):
     """Two steps, reward 0 then 1 for every action. Q = γ, 1. Fails: the discount, the target's next observation."""
+
+
+class ContinuousCoinEnv(ContinuousProbe, CoinEnv):
+    """One step; the reward is 1 in every other episode and -1 in between, for every action. Fails: quantiles."""
 
 
 class TruncatedActionEnv(ContinuousProbe, TruncatedEnv):

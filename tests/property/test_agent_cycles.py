@@ -45,8 +45,11 @@ CASES = [
     ("DQN", "nested", CHOICE),
     ("RainbowDQN", "image", CHOICE),
     ("RainbowDQN", "discrete", CHOICE),
+    ("QRDQN", "nested", CHOICE),
     ("SAC", "vector", BOX),
     ("SAC", "nested", CHOICE),
+    ("TQC", "vector", BOX),
+    ("TQC shared", "nested", BOX),
     ("TD3", "image", BOX),
     ("TD3", "nested", BOX),
     ("DDPG", "discrete", BOX),
@@ -63,7 +66,7 @@ GROWTH = ("add_node", "add_channel", "add_latent_node")
 def founder(algo: str, name: str, actions: gym.Space[Any]) -> Any:
     space, encoder = ENCODERS[name]
     algo, _, shared = algo.partition(" ")
-    rate = "lr" if algo in ("DQN", "RainbowDQN") else "lr_actor"
+    rate = "lr" if algo in ("DQN", "QRDQN", "RainbowDQN") else "lr_actor"
     config = HyperparameterConfig(**{rate: RLParameter(1e-4, 1e-2), "gamma": RLParameter(*LIMITS["gamma"]),
                                      "batch_size": RLParameter(4, 16, dtype=int)})  # fmt: skip
     net = {"encoder_config": encoder, "head_config": MLP, "latent_dim": 16, "max_latent_dim": 48}

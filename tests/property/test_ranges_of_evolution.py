@@ -41,6 +41,7 @@ NUMBERS = [(name, key) for name in available() for key, each in hyperparameters(
            if each.is_number]  # fmt: skip
 FIXED = {
     ("SAC", "init_temperature"), ("CQL", "init_temperature"), ("RainbowDQN", "n_step"),
+    ("TQC", "init_temperature"), ("TQC", "num_quantiles"), ("QRDQN", "num_quantiles"),
     *((name, "action_std_init") for name in ("PPO", "RecurrentPPO", "IPPO", "MAPPO")),
 }  # fmt: skip
 CASES = [case for case in NUMBERS if case not in FIXED]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
+from agilerl.algorithms import DDPG, DQN, QRDQN, SAC, TD3, TQC, RainbowDQN
 from agilerl.components.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
@@ -21,10 +21,12 @@ NET = {"encoder_config": {"hidden_size": [12]}, "head_config": {"hidden_size": [
 SIZES = (64, 16)  # the larger one leads the group
 CASES: dict[str, tuple[type, str, dict[str, Any]]] = {
     "DQN": (DQN, "CartPole-v1", {}),
+    "QRDQN": (QRDQN, "CartPole-v1", {"num_quantiles": 8}),
     "RainbowDQN": (RainbowDQN, "CartPole-v1", {"v_min": 0.0, "v_max": 50.0}),
     "DDPG": (DDPG, "Pendulum-v1", {"policy_freq": 2}),
     "TD3": (TD3, "Pendulum-v1", {"policy_freq": 3}),
     "SAC": (SAC, "Pendulum-v1", {}),
+    "TQC": (TQC, "Pendulum-v1", {"num_quantiles": 6}),
 }
 
 

@@ -143,14 +143,16 @@ def build(
 
 
 def twin_critics(
-    agent: RLAlgorithm, cls: type[EvolvableNetwork], given: Any, drop: tuple[str, ...]
+    agent: RLAlgorithm, cls: type[EvolvableNetwork], given: Any, drop: tuple[str, ...], **options: Any
 ) -> tuple[EvolvableModule, EvolvableModule]:
-    """Return two critics with independent weights: the given ones, or instances of `cls`."""
+    """Return two critics with independent weights: the given ones, or instances of `cls` with these `options`."""
     pair = [None, None] if given is None else list(given)
     if len(pair) != 2:
         what = f"{agent.algo}: critic_networks must hold two critics; got {len(pair)}"
         raise AlgorithmError(f"{what}. fix: [critic, critic.clone()].")
-    first, second = (build(agent, cls, network, "critic_networks", i + 1, drop) for i, network in enumerate(pair))
+    first, second = (
+        build(agent, cls, network, "critic_networks", i + 1, drop, **options) for i, network in enumerate(pair)
+    )
     return first, second
 
 

@@ -39,7 +39,16 @@ LARGEST = 2**20  # features, units or atoms
 MAX_HIDDEN_LAYERS = 64  # hidden layers
 ENSEMBLE = "Ensemble"  # of networks, by name
 BY_ARM = "RewardNetwork"  # of a bandit: one output for the context of each arm
-NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic", BY_ARM)
+QUANTILES = "QuantileQNetwork"  # whose values are means over quantiles
+NETWORKS = (
+    "QNetwork",
+    QUANTILES,
+    "RainbowQNetwork",
+    "DeterministicActor",
+    "StochasticActor",
+    "SharedActorCritic",
+    BY_ARM,
+)
 DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # supported encoders
 JOINED = "vector_mlp"  # the joint encoder of all vectors of an observation, if any
 SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
@@ -174,6 +183,7 @@ class Policy(nn.Module):
         self.distributional = bool(network.get("distributional", False))
         self.dueling = self.kind == "RainbowQNetwork" and bool(network.get("dueling", False))
         self.atoms = _size(network.get("num_atoms", 1)) if self.distributional else 1
+        self.atoms = _size(network["num_quantiles"]) if self.kind == QUANTILES else self.atoms
         self.support = 0.0, self.atoms - 1.0  # one policy chooses by indices of atoms, an ensemble by returns
         kind = network.get("encoder_cls", DENSE)
         self.divided = bool(network.get("normalize_images", True))
@@ -331,11 +341,13 @@ class Policy(nn.Module):
         return rows
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Encoder input [B, I] or [B, C, H, W] -> values or logits [B, A], or raw actions [B, A]."""
+        """Encoder input [B, I] or [B, C, H, W] -> values or logits [B, A], raw actions [B, A], or a normal [B, 2A]."""
         features = self.encoder(x)
         out: Tensor = self.head_net["model"](features)
         if self.arms:
             return out.reshape(-1, *self.arms)
+        if self.kind == QUANTILES:
+            return out.reshape(-1, out.shape[-1] // self.atoms, self.atoms).mean(-1)
         if self.kind == "RainbowQNetwork":
             out = out.reshape(-1, out.shape[-1] // self.atoms, self.atoms)
             if self.dueling:

@@ -20,6 +20,8 @@ from agilerl.modules.configs import MlpNetConfig
 from agilerl.networks import (
     ContinuousQNetwork,
     DeterministicActor,
+    QuantileCritic,
+    QuantileQNetwork,
     RainbowQNetwork,
     StochasticActor,
     Temperature,
@@ -46,6 +48,14 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[Any, Tensor], Tensor]]] =
     "choice": (lambda: StochasticActor(OBS, spaces.Discrete(3), random_seed=1, **UNEVEN), lambda n, x: n.output(x)),
     "critic": (
         lambda: ContinuousQNetwork(OBS, BOX, random_seed=1, **UNEVEN),
+        lambda n, x: n(x, actions(len(x))),
+    ),
+    "quantiles": (
+        lambda: QuantileQNetwork(OBS, spaces.Discrete(3), num_quantiles=5, random_seed=1, **UNEVEN),
+        lambda n, x: n.output(x),
+    ),
+    "quantile critic": (
+        lambda: QuantileCritic(OBS, BOX, num_quantiles=5, random_seed=1, **UNEVEN),
         lambda n, x: n(x, actions(len(x))),
     ),
     "rainbow": (

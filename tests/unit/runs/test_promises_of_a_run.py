@@ -41,8 +41,8 @@ TALKING = {**SMALL, **DENSE, "env": "mpe2.simple_speaker_listener_v4"}
 RECURRENT = {**NET, "network.encoder": {"hidden_state_size": 8, "min_hidden_state_size": 8}, "max_seq_len": 8}
 LATE = {"learning_delay": 16, "learn_step": 4}
 SINGLE: dict[str, dict[str, Any]] = {
-    **{key: {**DENSE, **LATE, "env": "CartPole-v1"} for key in ("DQN", "RainbowDQN")},
-    **{key: {**DENSE, **LATE, "env": "Pendulum-v1"} for key in ("DDPG", "TD3", "SAC")},
+    **{key: {**DENSE, **LATE, "env": "CartPole-v1"} for key in ("DQN", "QRDQN", "RainbowDQN")},
+    **{key: {**DENSE, **LATE, "env": "Pendulum-v1"} for key in ("DDPG", "TD3", "SAC", "TQC")},
     **{key: {**DENSE, "env": "CartPole-v1", "dataset": "CartPole-v1"} for key in ("BC", "CQN")},
     **{key: {**DENSE, "env": "Pendulum-v1", "dataset": "Pendulum-v1"} for key in ("CQL", "IQL", "TD3BC")},
     **{key: {**WORDS, "dataset": "words"} for key in ("BC_LM", "ILQL")},

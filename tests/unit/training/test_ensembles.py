@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import agilerl
-from agilerl.algorithms import DQN, SAC, TD3, RainbowDQN
+from agilerl.algorithms import DQN, QRDQN, SAC, TD3, TQC, RainbowDQN
 from agilerl.collect.evaluator import Evaluator
 from agilerl.collect.off_policy import OffPolicyCollector
 from agilerl.components.replay_buffer import ReplayBuffer
@@ -36,6 +37,8 @@ from agilerl.views.export import export_onnx
 from agilerl.views.standalone.policy import PolicyError, policy_of
 
 BOX, THREE = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(3)
+TWO = gym.spaces.Box(-1, 1, (2,), np.float32)
+QUANTILES = partial(QRDQN, num_quantiles=7)
 OBS = np.random.default_rng(0).uniform(-1, 1, (200, 3)).astype(np.float32)
 RUN: dict[str, Any] = {
     "population": 3, "num_envs": 2, "steps": 400, "evo_steps": 100, "eval_episodes": 2, "confirm_episodes": 4,
@@ -97,7 +100,7 @@ def test_members_of_different_widths_act_together_and_stay_as_they_are() -> None
     assert (twin.act(OBS) == acted).all(), "a clone does not follow the members"
 
 
-@pytest.mark.parametrize(("cls", "actions"), [(DQN, THREE), (SAC, gym.spaces.Box(-1, 1, (2,), np.float32))])
+@pytest.mark.parametrize(("cls", "actions"), [(DQN, THREE), (QUANTILES, THREE), (SAC, TWO)])
 def test_c_and_torch_agree_and_each_row_is_computed_by_itself(cls: Any, actions: gym.Space[Any]) -> None:
     agents = members(cls, actions)  # of one and of two layers, in two calls
     joint = ensemble_of(agents[0], agents)
@@ -134,7 +137,7 @@ def test_an_ensemble_is_saved_and_loaded_like_an_agent(tmp_path: Path) -> None:
     assert torch.equal(other.policy_output(OBS), agents[2].policy_output(OBS))
 
 
-@pytest.mark.parametrize(("cls", "actions"), [(DQN, THREE), (TD3, gym.spaces.Box(-1, 1, (2,), np.float32))])
+@pytest.mark.parametrize(("cls", "actions"), [(DQN, THREE), (QUANTILES, THREE), (TD3, TWO), (SAC, TWO), (TQC, TWO)])
 def test_an_ensemble_is_deployed_like_an_agent(cls: Any, actions: gym.Space[Any], tmp_path: Path) -> None:
     agents = members(cls, actions)
     joint = ensemble_of(agents[0], agents)
