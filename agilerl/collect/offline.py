@@ -24,7 +24,7 @@ from agilerl.collect.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.collect.lanes import LaneCollector
 from agilerl.collect.replay import SharedReplay
 from agilerl.collect.updates import Schedule, Updates
-from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.components.replay_buffer import HindsightReplayBuffer, MultiStepReplayBuffer, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.options import LoopOptions, OfflineOptions
@@ -192,7 +192,7 @@ def fill(memory: ReplayBuffer, dataset: Dataset, agent: RLAlgorithm, options: Of
         ConfigError: unsupported memory. ShapeError: observations or actions do not match the spaces. ReplayError:
             non-finite values.
     """
-    if not isinstance(memory, ReplayBuffer) or isinstance(memory, MultiStepReplayBuffer):
+    if not isinstance(memory, ReplayBuffer) or isinstance(memory, MultiStepReplayBuffer | HindsightReplayBuffer):
         raise ConfigError(
             f"data sets fill a ReplayBuffer or a PrioritizedReplayBuffer; got {type(memory).__name__}. "
             "fix: memory=ReplayBuffer(max_size=100_000)."

@@ -3,11 +3,12 @@
 from agilerl.core.lazy import attributes
 
 __all__ = [
-    "MultiAgentReplayBuffer", "MultiStepReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "RolloutBuffer",
-    "Transition",
+    "HindsightReplayBuffer", "MultiAgentReplayBuffer", "MultiStepReplayBuffer", "PrioritizedReplayBuffer",
+    "ReplayBuffer", "RolloutBuffer", "Transition",
 ]  # fmt: skip
 _HOMES = {
     "data": "Transition",
+    "hindsight": "HindsightReplayBuffer",
     "multi_agent_replay_buffer": "MultiAgentReplayBuffer",
     "multi_step": "MultiStepReplayBuffer",
     "prioritized": "PrioritizedReplayBuffer",

@@ -150,8 +150,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
             cuts = np.zeros((count, 1), bool) if truncated is None else np.asarray(truncated, bool).reshape(count, -1)
             is_end: np.ndarray = np.any(cuts, axis=1) | np.all(rows["done",] != 0, axis=1)
         else:
-            cut = np.zeros(count, dtype=bool) if truncated is None else _flags("truncated", truncated, count)
-            is_end = _flags("done", rows[("done",)], count) | cut
+            cut = np.zeros(count, dtype=bool) if truncated is None else lane_flags("truncated", truncated, count)
+            is_end = lane_flags("done", rows[("done",)], count) | cut
         added = self._meet(count)
         return added + self._take(self._interned(rows, mask), is_end[lane_rows], lane_rows)
 
@@ -198,10 +198,10 @@ class MultiStepReplayBuffer(ReplayBuffer):
         """
         rows = self._step_of(data)
         count = len(rows[("reward",)])
-        is_end = _flags("done", rows[("done",)], count)
+        is_end = lane_flags("done", rows[("done",)], count)
         for flags in (truncated, *(rows.get((name,)) for name in CUTS)):
             if flags is not None:
-                is_end = is_end | _flags("truncated", flags, count)
+                is_end = is_end | lane_flags("truncated", flags, count)
         self._meet(count)
         rows = rows if self.frames is None else self.frames.intern_apart(rows)
         self._take(rows, is_end, np.arange(count))
@@ -329,7 +329,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return rows
 
 
-def _flags(name: str, values: Tree, count: int) -> np.ndarray:
+def lane_flags(name: str, values: Tree, count: int) -> np.ndarray:
     """Return `values` as [count] bool."""
     values = host_array(values)
     if values.size != count:

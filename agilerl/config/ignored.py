@@ -22,13 +22,13 @@ IGNORED = {
     "transitions": ("training.opponents", *OF_DATA),
     "rounds": (
         *OF_EXPLORATION[1:], "environment.asynchronous", "training.ensemble", "training.opponents",
-        "training.reward_floor", *OF_DATA,
+        "training.reward_floor", "replay_buffer.hindsight", *OF_DATA,
     ),
     "rollouts": (*OF_EXPLORATION, *OF_SHARED_REPLAY, "replay_buffer", "training.opponents", *OF_DATA),
-    "dataset": (*OF_EXPLORATION, *OF_SHARED_REPLAY, "training.opponents"),
+    "dataset": (*OF_EXPLORATION, *OF_SHARED_REPLAY, "replay_buffer.hindsight", "training.opponents"),
     "team_transitions": (
         "training.eps_start", "training.eps_end", "training.eps_decay", "training.opponents",
-        "training.ensemble", "environment.backend", *OF_DATA,
+        "training.ensemble", "environment.backend", "replay_buffer.hindsight", *OF_DATA,
     ),
     "team_values": ("training.opponents", "training.ensemble", "environment.backend", *OF_DATA),
     "team_rollouts": (*OF_EXPLORATION, *OF_SHARED_REPLAY, "replay_buffer", "environment.backend", *OF_DATA),

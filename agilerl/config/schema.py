@@ -372,6 +372,8 @@ class ReplayBuffer(Section):
     n_step: Count = 1  # steps whose rewards a transition sums, discounted by the algorithm's gamma
     prioritized: bool = False  # sample by priority, the TD error
     alpha: Fraction = 0.6  # exponent of the priorities
+    hindsight: Literal["future", "final"] | None = None  # learn from goals that an episode achieved later, or last
+    goals_per_step: Count = 4  # hindsight: relabelled transitions for each one with its own goal
 
 
 class Manifest(Section):

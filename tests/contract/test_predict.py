@@ -85,12 +85,13 @@ def test_episodes_that_begin_in_some_environments_reset_their_states_alone() -> 
 
 @pytest.mark.parametrize("algo", TEAMS)
 def test_teams_sample_by_agent(algo: str) -> None:
-    team: Any = find_algorithm(algo)([OBSERVATIONS["Box"]] * 2, [ACTIONS["Box"]] * 2, agent_ids=list(AGENTS), seed=4)
+    actions = ACTIONS["Discrete" if algo in ("QMIX", "VDN") else "Box"]
+    team: Any = find_algorithm(algo)([OBSERVATIONS["Box"]] * 2, [actions] * 2, agent_ids=list(AGENTS), seed=4)
     seen = dict.fromkeys(AGENTS, ROWS)
     sampled, greedy = team.predict(seen, deterministic=False)[0], team.act(seen)
     for agent in AGENTS:
-        assert all(ACTIONS["Box"].contains(action) for action in sampled[agent])
-        assert np.array_equal(sampled[agent], greedy[agent]) == (algo in ("MADDPG", "MATD3"))
+        assert all(actions.contains(action) for action in sampled[agent])
+        assert np.array_equal(sampled[agent], greedy[agent]) == (algo in ("MADDPG", "MATD3", "QMIX", "VDN"))
 
 
 def test_wrappers_sample_through_their_observations() -> None:

@@ -12,6 +12,7 @@ import gymnasium as gym
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.evaluation import EvaluatedIn
 from agilerl.components.replay_buffer import (
+    HindsightReplayBuffer,
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
     PrioritizedReplayBuffer,
@@ -89,7 +90,7 @@ def run_manifest(
         loop_of = partial(resolve_name(MODE.path), max_lag=manifest.evolution.max_lag, order=setup.arrivals)
     loop = loop_of(
         population,
-        task.collector.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
+        task.collector.make(train_env, options, lambda: make_replay(manifest, device, train_env), eval_env),
         options,
         settings=LoopSettings(
             seed=seed,
@@ -222,13 +223,15 @@ def _save_best(run_directory: RunDirectory, agent: foreign.Agent) -> None:
         warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
 
 
-def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
-    """Create the population's replay memory."""
+def make_replay(manifest: Manifest, device: str, env: Any) -> ReplayBuffer:
+    """Create the population's replay memory; `env`: training environment, whose rewards hindsight computes."""
     asked = manifest.replay_buffer
     size, n_step = asked.max_size, asked.n_step
     gamma = float(manifest.algorithm.hyperparameters.get("gamma", 0.99))
     settings: dict[str, Any] = {"device": device, "seed": manifest.training.seed}
     settings |= {"alpha": asked.alpha} if asked.prioritized else {}
+    if asked.hindsight is not None:
+        return HindsightReplayBuffer(size, env, asked.hindsight, asked.goals_per_step, **settings)
     if n_step == 1:
         return (PrioritizedReplayBuffer if asked.prioritized else ReplayBuffer)(size, **settings)
     kind = PrioritizedMultiStepReplayBuffer if asked.prioritized else MultiStepReplayBuffer

@@ -81,5 +81,5 @@ def make_server(
     task = task_of(manifest)
     train_env, eval_env = task.environments(env, device)
     options = make_options(manifest)
-    collector = task.collector.make(train_env, options, lambda: make_replay(manifest, device), eval_env)
+    collector = task.collector.make(train_env, options, lambda: make_replay(manifest, device, train_env), eval_env)
     return ShardServer(collector, make_founders(manifest, env, train_env, device, seed), seed, options.shards)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from goal_envs import WithGoals
 from test_replay_pieces import Filling, contents, rebuilt
 
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
@@ -27,13 +28,14 @@ from agilerl.data.replay_log import ReplayLog
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import RunError
 
-pytestmark = pytest.mark.filterwarnings("ignore:masks of legal actions are not kept")
+pytestmark = pytest.mark.filterwarnings("ignore:masks of legal actions are not kept", "ignore:compute_reward gives")
 SIZE = 23
 KINDS: dict[str, Callable[[], Any]] = {
     "uniform": lambda: ReplayBuffer(SIZE, seed=0),
     "prioritised": lambda: PrioritizedReplayBuffer(SIZE, seed=0),
     "n-step": lambda: MultiStepReplayBuffer(SIZE, n_step=3, seed=0),
     "prioritised n-step": lambda: PrioritizedMultiStepReplayBuffer(SIZE, n_step=3, seed=0),
+    "hindsight": lambda: WithGoals(SIZE),
     "team": lambda: MultiAgentReplayBuffer(SIZE, agent_ids=["a", "b"], seed=0),
 }
 OBSERVATIONS = ("vectors", "images", "both")
@@ -328,7 +330,7 @@ def test_copies_are_made_of_rows_and_images_that_are_overwritten_once_each() -> 
 
 
 @pytest.mark.parametrize("images", [False, True], ids=["vectors", "images"])
-@pytest.mark.parametrize("kind", [name for name in KINDS if name != "team"])
+@pytest.mark.parametrize("kind", [name for name in KINDS if name not in ("team", "hindsight")])
 def test_a_log_goes_on_appending_after_a_rollback(kind: str, images: bool, tmp_path: Path) -> None:
     memory, log = KINDS[kind](), ReplayLog(tmp_path / "a", roll_bytes=3000)
     filling = Filling(memory, images)

@@ -14,7 +14,7 @@ from agilerl.components.prioritized import PrioritizedReplayBuffer
 from agilerl.components.storage import FRAME, NEXT_FRAME
 from agilerl.core.checkpoint import digest_tree
 
-pytestmark = pytest.mark.filterwarnings("ignore:masks of legal actions are not kept")
+pytestmark = pytest.mark.filterwarnings("ignore:masks of legal actions are not kept", "ignore:compute_reward gives")
 SEEDS = range(3)
 
 
