@@ -108,10 +108,10 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         observation_statistics: mean, var and count of the observations learned from, with `normalize_observations`.
     """
 
-    policy_class = StochasticActor
+    policy_class: type[EvolvableNetwork] = StochasticActor
     later_hyperparameters = frozenset({"ent_schedule"})
     experience = ROLLOUTS
-    action_spaces = ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple")
+    action_spaces: tuple[str, ...] = ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple")
 
     @unpacked
     def __init__(
