@@ -73,15 +73,15 @@ class Sampled(Episodes):
 def short(algo: str) -> dict[str, Any]:
     if algo == "PPO":
         return {**SHORT, "learn_step": 8, "update_epochs": 1}
-    return {**SHORT, "learning_delay": 8, "learn_step": 4, **({} if algo == "DQN" else {"random_steps": 8})}
+    return {**SHORT, "learning_delay": 8, "learn_step": 4, **({} if algo in ("DQN", "QRDQN") else {"random_steps": 8})}
 
 
 def learns_from_data(algo: str) -> bool:
     return bool(find_algorithm(algo).experience.name == "dataset")
 
 
-FITTING = {"DQN": ("discrete", "multi-discrete"), "RainbowDQN": ("discrete", "multi-discrete"), "PPO": tuple(ACTIONS),
-           "SAC": ("box", "discrete"), "TD3": ("box",), "DDPG": ("box",)}  # fmt: skip
+FITTING = {**dict.fromkeys(("DQN", "QRDQN", "RainbowDQN"), ("discrete", "multi-discrete")), "PPO": tuple(ACTIONS),
+           "SAC": ("box", "discrete"), **dict.fromkeys(("TD3", "DDPG", "TQC"), ("box",))}  # fmt: skip
 
 
 OTHERS = ("NeuralTS", "NeuralUCB", "RecurrentPPO")  # of contexts, and another name of PPO
