@@ -323,9 +323,14 @@ def with_memory(for_team: bool) -> list[str]:
 
 
 def takes_argument(cls: type, argument: str) -> bool:
-    """Whether the constructor of an algorithm, or of one of its base classes, has this argument."""
-    constructors = (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind))
-    return any(argument in inspect.signature(init).parameters for init in constructors)
+    """Whether the constructor of an algorithm has this argument, or passes it on to that of its base class."""
+    for constructor in (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind)):
+        parameters = inspect.signature(constructor).parameters
+        if argument in parameters:
+            return True
+        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+            return False
+    return False
 
 
 def learns_from_data(name: str) -> bool:

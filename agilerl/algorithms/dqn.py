@@ -139,13 +139,9 @@ class DQN(RLAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    def action_values(self, outputs: Tensor) -> Tensor:
-        """Return action values [..., A] from raw outputs of the network."""
-        return outputs
-
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """Return the legal action of highest value; mask [..., A] 1 = legal; returns [...] int64."""
-        return masked_argmax(self.action_values(outputs), mask)
+        """Return the legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
+        return masked_argmax(outputs, mask)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Draw uniform numbers in [0, 1): the first decides whether to explore, the second selects the action."""
@@ -155,12 +151,12 @@ class DQN(RLAlgorithm):
         """Select actions ε-greedily: with probability ε a uniformly random legal action, else the greedy one.
 
         Args:
-            outputs: raw outputs of the network. draws: result of `draw_exploration`, each [...].
+            outputs: [..., A] action values. draws: result of `draw_exploration`, each [...].
             epsilon: probability of a random action, independent per row.
             mask: [..., A], 1 = legal.
         """
         explores, which = draws
-        random = uniform_actions(which, self.action_values(outputs).shape[-1], mask)
+        random = uniform_actions(which, outputs.shape[-1], mask)
         return np.where(explores < epsilon, random, self.greedy(outputs, mask))
 
     def get_action(

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl.algorithms.base.actions import uniform_actions
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import UpdateLoss
 from agilerl.algorithms.dqn import DQN
 from agilerl.core import foreign
 from agilerl.core.ranges import Count, Fraction, Positive, PositiveFraction, StepsPerUpdate
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.quantiles import quantile_huber
 from agilerl.losses.td import take_atoms
 from agilerl.modules.base import EvolvableModule
@@ -77,6 +79,16 @@ class QRDQN(DQN):
     def action_values(self, outputs: Tensor) -> Tensor:
         """Return action values [..., A], the means of quantiles [..., A·K]."""
         return by_quantile(outputs, self.num_quantiles).mean(-1)
+
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
+        """Return the legal action of highest value for quantiles [..., A·K]; see `DQN`."""
+        return super().greedy(self.action_values(outputs), mask)
+
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
+        """Select actions ε-greedily for quantiles [..., A·K]; see `DQN`."""
+        explores, which = draws
+        random = uniform_actions(which, outputs.shape[-1] // self.num_quantiles, mask)
+        return np.where(explores < epsilon, random, self.greedy(outputs, mask))
 
     def update_options(self) -> tuple[Any, ...]:
         return self.double, self.num_quantiles

@@ -447,8 +447,10 @@ def check_members(function: str, population: Sequence[Any]) -> None:
     """
     kinds = list(dict.fromkeys(type(unwrapped(agent)) for agent in population))
     alone = [agent for agent in population if trains_by_learn(agent) and not adapted(agent).learns_language]
-    why = next(filter(None, (why_not_together(kinds[0], kind) for kind in kinds[1:] if not alone)), "")
-    if why:
+    why = next(filter(None, (why_not_together(kinds[0], kind) for kind in kinds[1:])), "")
+    if len(kinds) > 1 and function != "train_off_policy":
+        why = why or "members act and learn in one pass."
+    if why and not alone:
         names = ", ".join(kind.__name__ for kind in kinds)
         raise AlgorithmError(
             f"{function}: the population has members of several classes ({names}): {why} "

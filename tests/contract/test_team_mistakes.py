@@ -280,4 +280,4 @@ def test_the_doctor_steps_an_environment_of_several_agents() -> None:
     assert found[0].text == "2 agents: speaker_0 Box(3,) -> Discrete(3), listener_0 Box(11,) -> Discrete(5)"
     assert found[1].text.startswith("60 random ones, ")
     assert found[1].text.endswith(" a second, 2 episodes ended")
-    assert found[2].text == "IPPO, MADDPG, MAPPO, MATD3 take these actions"
+    assert found[2].text == "IPPO, MADDPG, MAPPO, MATD3, QMIX, VDN take these actions"

@@ -86,6 +86,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "PPO": ("PPO", "Pendulum-v1", ROLLOUT),
     "PPO shared": ("PPO", "CartPole-v1", {**ROLLOUT, "share_encoders": True}),
     "PPO discrete": ("PPO", "CartPole-v1", {**ROLLOUT, "share_encoders": False}),
+    "PQN": ("PQN", "CartPole-v1", {name: ROLLOUT[name] for name in ROLLOUT if name != "ent_coef"}),
     "RecurrentPPO": ("RecurrentPPO", "BlindHills", {**ROLLOUT, "net_config": MEMORY}),
     "IPPO": ("IPPO", "Couriers", ROLLOUT),
     "IPPO shared": ("IPPO", "Couriers", {**ROLLOUT, "share_encoders": True}),
@@ -93,6 +94,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "MADDPG": ("MADDPG", "Couriers", PAIR),
     "MADDPG spread": ("MADDPG", "spread", PAIR),
     "MATD3": ("MATD3", "spread", PAIR),
+    "VDN": ("VDN", "Couriers", VALUES),
+    "QMIX": ("QMIX", "Couriers", VALUES),
 }
 FAST = ("TD3", "MADDPG spread")
 

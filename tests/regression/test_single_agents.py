@@ -243,7 +243,7 @@ def test_agents_with_modules_of_the_users_own_train_and_are_evaluated(kind: str)
     ],
 )
 def test_agents_made_one_by_one_without_a_seed_differ(algo: str) -> None:
-    space: gym.Space[Any] = gym.spaces.Discrete(3) if algo in ("CQN", "DQN", "QRDQN", "RainbowDQN") else NARROW
+    space: gym.Space[Any] = gym.spaces.Discrete(3) if algo in ("CQN", "DQN", "PQN", "QRDQN", "RainbowDQN") else NARROW
     more = {"v_min": -1.0, "v_max": 1.0} if algo == "RainbowDQN" else {}
 
     def made(index: int, **options: Any) -> RLAlgorithm:

@@ -85,7 +85,7 @@ def test_what_learned_nothing_is_told_what_else_there_is() -> None:
     assert worth_a_try("PPO", is_box=True) == "SAC or TD3"
     assert worth_a_try("PPO", is_box=False) == "DQN or RainbowDQN"
     assert worth_a_try("SAC", is_box=True) == "PPO"
-    assert worth_a_try("MAPPO", is_box=False) == "one of IPPO, MADDPG, MATD3"
+    assert worth_a_try("MAPPO", is_box=False) == "one of IPPO, MADDPG, MATD3, QMIX, VDN"
     assert worth_a_try("BC", is_box=False) == "one of CQN", "what learns in environments learns from no data"
     assert worth_a_try("BC", is_box=True) == "one of CQL, IQL, TD3BC"
     assert worth_a_try("ILQL", is_box=False) == "one of BC_LM"

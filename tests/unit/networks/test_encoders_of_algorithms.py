@@ -97,7 +97,7 @@ def act_and_learn(algo: str, agent: Any) -> None:
             agent.learn((seen, found[0], rewards, later, ends))
         return
     seen = draw.uniform(-1, 1, (4, 4)).astype(np.float32)
-    if algo in KEEPING:
+    if algo in (*KEEPING, "PQN"):
         for _ in range(agent.rollout_buffer.capacity):
             action, log_prob, _, value = agent.get_action(seen)
             agent.rollout_buffer.add(seen, action, draw.normal(size=4), np.zeros(4), value, log_prob)
@@ -168,7 +168,7 @@ def test_switches_and_typed_configurations_do_not_contradict_each_other() -> Non
 @EVERY
 @pytest.mark.parametrize("form", BLOCKS)
 def test_residual_blocks_are_taken_in_every_form(algo: str, form: str) -> None:
-    options = {"learn_step": 8, "num_envs": 4} if algo == "PPO" else {}
+    options = {"learn_step": 8, "num_envs": 4} if algo in ("PPO", "PQN") else {}
     agent = made(algo, {**HEAD, **BLOCKS[form]}, **options)
     assert all(type(net.encoder) is EvolvableSimBa for net in reading(agent))
     assert form != "typed" or acts_and_learns(algo, agent)

@@ -76,8 +76,13 @@ def test_agents_that_learn_from_rollouts_alone_are_named(train: Any, what: str, 
         train(population(*names))
 
 
-@pytest.mark.parametrize("train", [offline, off_policy])
-@pytest.mark.parametrize("names", [("DQN", "RainbowDQN"), ("RainbowDQN", "DQN"), ("CQN", "DQN"), ("DQN", "CQN", "DQN")])
+@pytest.mark.parametrize(
+    ("train", "names"),
+    [
+        (offline, ("DQN", "RainbowDQN")), (offline, ("RainbowDQN", "DQN")), (offline, ("CQN", "DQN")),
+        (off_policy, ("CQN", "DQN")), (off_policy, ("DQN", "CQN", "DQN")),
+    ],
+)  # fmt: skip
 def test_members_of_several_classes_are_named(train: Any, names: tuple[str, ...]) -> None:
     kinds = ", ".join(dict.fromkeys(names))
     with pytest.raises(AlgorithmError, match=rf"members of several classes \({kinds}\).* fix: one population"):

@@ -71,7 +71,7 @@ class Sampled(Episodes):
 
 
 def short(algo: str) -> dict[str, Any]:
-    if algo == "PPO":
+    if algo in ("PPO", "PQN"):
         return {**SHORT, "learn_step": 8, "update_epochs": 1}
     return {**SHORT, "learning_delay": 8, "learn_step": 4, **({} if algo in ("DQN", "QRDQN") else {"random_steps": 8})}
 
