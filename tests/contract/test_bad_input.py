@@ -132,7 +132,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
         [
             "DQN needs Discrete or MultiDiscrete actions; got Box",
             "fix: use an environment with Discrete or MultiDiscrete",
-            "DDPG, PPO, SAC, TD3",
+            "DDPG, PPO, SAC, TD3, TQC",
         ],
     ),
     "DQN on an environment with Box actions": (

@@ -261,7 +261,7 @@ def test_what_cannot_be_normalised_is_a_named_error() -> None:
 
 
 def test_algorithms_that_act_and_those_that_learn_from_data_are_not_named_for_one_another() -> None:
-    with pytest.raises(AlgorithmError, match=r"one of: DDPG, PPO, SAC, TD3\.$"):
+    with pytest.raises(AlgorithmError, match=r"one of: DDPG, PPO, SAC, TD3, TQC\.$"):
         find_algorithm("DQN")(OBS, UNEVEN)
     with pytest.raises(AlgorithmError, match=r"one of: BC, CQL, IQL, TD3BC\.$"):
         find_algorithm("CQN")(OBS, UNEVEN)

@@ -106,7 +106,7 @@ def test_an_environment_is_made_stepped_and_matched_with_algorithms() -> None:
     assert found["CartPole-v1"].text == "observations Box(4,), actions Discrete(2)"
     assert found["time limit"].text == "500 steps an episode"
     assert found["steps"].text.startswith("50 random ones, ")
-    assert found["algorithms"].text == "BC, CQN, DQN, PPO, RainbowDQN, SAC take Discrete actions"
+    assert found["algorithms"].text == "BC, CQN, DQN, PPO, QRDQN, RainbowDQN, SAC take Discrete actions"
 
 
 class Fails(gym.Env[np.ndarray, int]):
