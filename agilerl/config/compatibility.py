@@ -24,7 +24,7 @@ OF_HINDSIGHT = {
     "replay_buffer.n_step": 1, "replay_buffer.prioritized": False, "training.reward_scale": 1.0,
     "training.clip_rewards": False, "training.reward_floor": None,
 }  # fmt: skip
-"""Values that settings must have with hindsight."""
+"""Values that settings must have with hindsight, which computes rewards of the environment for single steps."""
 _SHARE = "training.share"
 _RANKED = "ranks members by the episodes that they train in, and {algorithm} {says}"
 _BY_EVALUATION = "evolution.scheme=halving, or tournament, with judge=evaluation"
@@ -66,10 +66,7 @@ RULES = (
     Rule(("evolution.scheme",), _TRAINS, _RANKED, _BY_EVALUATION, when=lambda name: scheme_of(name).by_returns),
     Rule(("replay_buffer.alpha",), {"replay_buffer.prioritized": only(True)}),
     Rule(("replay_buffer.goals_per_step",), {"replay_buffer.hindsight": Values(bool, "future")}),
-    Rule(
-        ("replay_buffer.hindsight",), {key: only(value) for key, value in OF_HINDSIGHT.items()},
-        "computes the environment's own rewards, of single steps sampled uniformly", yields=(*OF_HINDSIGHT,),
-    ),
+    Rule(("replay_buffer.hindsight",), {k: only(value) for k, value in OF_HINDSIGHT.items()}, yields=(*OF_HINDSIGHT,)),
     Rule(
         ("replay_buffer.n_step",), {"changes_gamma": only("")},
         "sums rewards by one gamma for the whole population, which {changes_gamma} would change",

@@ -105,6 +105,19 @@ def test_one_of_k_plus_one_rows_keeps_its_goal(goals_per_step: int) -> None:
     assert abs((indices >= 20).mean() - share) < 5 * np.sqrt(share * (1 - share) / 4000)
 
 
+def test_members_draw_goals_from_their_own_streams() -> None:
+    """What one of them draws depends neither on the generator of `sample` nor on the draws of the others."""
+    buffer = HindsightReplayBuffer(20, GoalEnv(), seed=0)
+    walk(buffer, 0, 5, goal=9)
+    before = buffer._draws.state(buffer)
+    alone = buffer.sample_indices(np.random.default_rng(3), (4, 16))
+    buffer.sample_indices(np.random.default_rng(4), (4, 16))
+    buffer.gather(alone)
+    np.testing.assert_array_equal(buffer.sample_indices(np.random.default_rng(3), (4, 16)), alone)
+    assert (buffer.sample_indices(np.random.default_rng(4), (4, 16)) != alone).any()
+    assert buffer._draws.state(buffer) == before
+
+
 def test_rewards_are_computed_in_one_call() -> None:
     env = GoalEnv()
     buffer = HindsightReplayBuffer(20, env)
