@@ -45,7 +45,7 @@ def test_without_probes_nothing_heavy_is_imported_and_nothing_broken_found() -> 
 def agent_of(cls: Any) -> Any:
     obs, action = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))
     if is_team(cls.__name__):
-        return cls([obs], [action], ["one"])
+        return cls([obs], [gym.spaces.Discrete(2) if cls.__name__ in ("QMIX", "VDN") else action], ["one"])
     return cls(obs, action if "Box" in cls.action_spaces else gym.spaces.Discrete(2))
 
 
@@ -106,7 +106,7 @@ def test_an_environment_is_made_stepped_and_matched_with_algorithms() -> None:
     assert found["CartPole-v1"].text == "observations Box(4,), actions Discrete(2)"
     assert found["time limit"].text == "500 steps an episode"
     assert found["steps"].text.startswith("50 random ones, ")
-    assert found["algorithms"].text == "BC, CQN, DQN, PPO, QRDQN, RainbowDQN, SAC take Discrete actions"
+    assert found["algorithms"].text == "BC, CQN, DQN, PPO, PQN, QRDQN, RainbowDQN, SAC take Discrete actions"
 
 
 class Fails(gym.Env[np.ndarray, int]):
