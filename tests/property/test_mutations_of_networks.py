@@ -64,7 +64,10 @@ class SeenBoxHills(cases.SeenHills):
 
 
 OWN = {"BlindHills": cases.BlindHills, "SeenBoxHills": SeenBoxHills, "PartsOfPendulum": PartsOfPendulum}
-TEAMS = {"Couriers": cases.Couriers, "spread": lambda: simple_spread_v3.parallel_env(continuous_actions=True)}
+TEAMS = {
+    "Couriers": cases.Couriers, "spread": lambda: simple_spread_v3.parallel_env(continuous_actions=True),
+    "spread of choices": simple_spread_v3.parallel_env,
+}  # fmt: skip
 # name: algorithm, environment, constructor arguments
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "TD3": ("TD3", "Pendulum-v1", PAIR),
@@ -86,7 +89,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "PPO": ("PPO", "Pendulum-v1", ROLLOUT),
     "PPO shared": ("PPO", "CartPole-v1", {**ROLLOUT, "share_encoders": True}),
     "PPO discrete": ("PPO", "CartPole-v1", {**ROLLOUT, "share_encoders": False}),
-    "PQN": ("PQN", "CartPole-v1", {name: ROLLOUT[name] for name in ROLLOUT if name != "ent_coef"}),
+    "PQN": ("PQN", "CartPole-v1", ROLLOUT),
     "RecurrentPPO": ("RecurrentPPO", "BlindHills", {**ROLLOUT, "net_config": MEMORY}),
     "IPPO": ("IPPO", "Couriers", ROLLOUT),
     "IPPO shared": ("IPPO", "Couriers", {**ROLLOUT, "share_encoders": True}),
@@ -94,8 +97,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "MADDPG": ("MADDPG", "Couriers", PAIR),
     "MADDPG spread": ("MADDPG", "spread", PAIR),
     "MATD3": ("MATD3", "spread", PAIR),
-    "VDN": ("VDN", "Couriers", VALUES),
-    "QMIX": ("QMIX", "Couriers", VALUES),
+    "VDN": ("VDN", "spread of choices", VALUES),
+    "QMIX": ("QMIX", "spread of choices", VALUES),
 }
 FAST = ("TD3", "MADDPG spread")
 

@@ -45,7 +45,7 @@ def test_without_probes_nothing_heavy_is_imported_and_nothing_broken_found() -> 
 def agent_of(cls: Any) -> Any:
     obs, action = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))
     if is_team(cls.__name__):
-        return cls([obs], [gym.spaces.Discrete(2) if cls.__name__ in ("QMIX", "VDN") else action], ["one"])
+        return cls([obs], [gym.spaces.Discrete(2)], ["one"])
     return cls(obs, action if "Box" in cls.action_spaces else gym.spaces.Discrete(2))
 
 
