@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.algorithms import available, shipped_in
+from agilerl.algorithms import WHEN, available, shipped_in
 from agilerl.cli.as_json import print_json
 from agilerl.cli.commands import later
 from agilerl.cli.errors import user_errors
@@ -29,41 +29,6 @@ from agilerl.runs.names import RUN, is_group, way_on
 LISTS = ("algos", "envs", "presets", "runs")
 # Gymnasium's module of an environment -> (the package it needs, our extra that installs it).
 NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
-# When to take which algorithm; docs/choosing.md has the reasons.
-WHEN = {
-    "BC": "recorded actions of an expert; ignores rewards",
-    "BC_LM": "recorded texts; ignores rewards",
-    "CISPO": "texts with rewards: GRPO without clipped gradients",
-    "CQL": "recorded data, Box actions, of mixed quality",
-    "CQN": "recorded data, choices",
-    "DDPG": "Box actions; TD3 is its successor",
-    "DPO": "texts: pairs of a better and a worse answer",
-    "DQN": "choices, where steps are dear",
-    "GRPO": "texts with rewards; the default",
-    "GSPO": "texts with rewards: GRPO with ratios of whole answers",
-    "ILQL": "recorded texts with rewards",
-    "IPPO": "teams and self-play: every agent learns alone",
-    "IQL": "recorded data, Box actions, of mixed quality",
-    "LLMPPO": "texts with rewards: a value network, for many turns",
-    "LLMREINFORCE": "texts with rewards: the simplest update",
-    "MADDPG": "teams, where steps are dear: critics see all agents",
-    "MAPPO": "teams: values see all agents",
-    "MATD3": "teams, where steps are dear: MADDPG with two critics",
-    "NeuralTS": "bandits: explores by sampled values",
-    "NeuralUCB": "bandits: explores by upper confidence bounds",
-    "PPO": "any actions, where steps are cheap; the default without a preset",
-    "PQN": "choices, where steps are cheap: Q-learning without replay",
-    "QMIX": "cooperative teams with choices: mixed values of the agents",
-    "QRDQN": "choices, where steps are dear: quantiles of the return",
-    "RainbowDQN": "choices, where steps are dear: six improvements of DQN",
-    "RecurrentPPO": "observations that hide what matters",
-    "SAC": "Box actions or choices, where steps are dear",
-    "SFT": "texts: examples of answers",
-    "TD3": "Box actions, where steps are dear: deterministic policies",
-    "TD3BC": "recorded data, Box actions; the simplest",
-    "TQC": "Box actions, where steps are dear: SAC with quantiles of the return",
-    "VDN": "cooperative teams with choices: summed values of the agents",
-}
 OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
 
 

@@ -455,10 +455,15 @@ class Manifest(Section):
         """Return the manifest of founders of another algorithm, with the keys and ranges that both declare."""
         declared = hyperparameters(find_algorithm(name))
         common = {key: value for key, value in self.algorithm.hyperparameters.items() if key in declared}
-        update: dict[str, Any] = {"algorithm": Algorithm(name=name, **common)}
-        for section, ranges in (("mutation", "rl_hp_selection"), ("evolution", "restart_ranges")):
-            shared = {key: value for key, value in getattr(getattr(self, section), ranges).items() if key in declared}
-            update[section] = getattr(self, section).model_copy(update={ranges: shared})
+        ranges, later = (
+            {key: limits for key, limits in section.items() if key in declared}
+            for section in (self.mutation.rl_hp_selection, self.evolution.restart_ranges)
+        )
+        update = {
+            "algorithm": Algorithm(name=name, **common),
+            "mutation": self.mutation.model_copy(update={"rl_hp_selection": ranges}),
+            "evolution": self.evolution.model_copy(update={"restart_ranges": later}),
+        }
         return self.model_copy(update=update)
 
     def _facts(self) -> dict[str, Any]:

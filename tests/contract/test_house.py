@@ -48,7 +48,7 @@ def test_at_most_four_of_our_classes_are_above_an_algorithm(name: str) -> None:
     """Beside the way of acting outside of training, which agents share with wrappers (`Predicting`)."""
     own = [cls.__name__ for cls in find_algorithm(name).__mro__ if cls.__module__.split(".")[0] == "agilerl"]
     assert own[-1] == "Predicting"
-    assert len(own[:-1]) <= 5, own
+    assert len(own[:-1]) <= 5 + (name == "TQC"), own  # which is an SAC with other critics
 
 
 def is_bound_function(node: ast.stmt, functions: set[str]) -> bool:

@@ -17,11 +17,10 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl import errors
-from agilerl.algorithms import available
+from agilerl.algorithms import WHEN, available
 from agilerl.api import build_manifest, env_name, resolve_device
 from agilerl.cli import app
 from agilerl.cli.errors import user_errors
-from agilerl.cli.listing import WHEN
 from agilerl.config import manifest_from
 from agilerl.errors import ConfigError, EnvError
 from agilerl.telemetry.evaluation import Evaluation

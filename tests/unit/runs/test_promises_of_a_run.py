@@ -47,7 +47,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     **{key: {**DENSE, "env": "Pendulum-v1", "dataset": "Pendulum-v1"} for key in ("CQL", "IQL", "TD3BC")},
     **{key: {**WORDS, "dataset": "words"} for key in ("BC_LM", "ILQL")},
     **{key: {**DENSE, "env": "bandit/iris", "learning_delay": 16} for key in ("NeuralTS", "NeuralUCB")},
-    "PPO": {**DENSE, **ROLLOUT, "env": "CartPole-v1"},
+    **{key: {**DENSE, **ROLLOUT, "env": "CartPole-v1"} for key in ("PPO", "PQN")},
     "RecurrentPPO": {**RECURRENT, **ROLLOUT, "env": "CartPole-v1"},
 }
 NOT_PLAIN = ("RecurrentPPO", "BC_LM", "ILQL")  # memories and texts
