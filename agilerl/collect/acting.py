@@ -17,7 +17,6 @@ from agilerl.core.rng import Purpose
 from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.protocol import begin_step, finish_step
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.errors import AlgorithmError
 from agilerl.rollouts.off_policy import hold_actions, scale_noise_per_lane
 
 DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
@@ -189,12 +188,6 @@ class Acting:
         ]
         most = max(member_draws, key=len)  # members of other algorithms may need fewer
         member_draws = [[*draws, *map(np.zeros_like, most[len(draws) :])] for draws in member_draws]
-        if len({tuple(part.shape for part in draws) for draws in member_draws}) > 1:
-            names = ", ".join(dict.fromkeys(type(agent).__name__ for agent in self.agents))
-            raise AlgorithmError(
-                f"members of {names} cannot act in one pass, as their exploration draws different noise. "
-                "fix: a run for each of them."
-            )
         return tuple(np.stack(parts, axis=1) for parts in zip(*member_draws, strict=True))
 
     def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:

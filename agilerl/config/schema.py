@@ -447,7 +447,8 @@ class Manifest(Section):
         for name in self.evolution.algorithms:
             try:
                 if why := why_not_together(find_algorithm(self.algorithm.name), find_algorithm(name)):
-                    yield f"evolution.algorithms: {why} fix: {' or '.join(partners(self.algorithm.name)) or '[]'}."
+                    fix = " or ".join(partners(self.algorithm.name)) or "leave it out"
+                    yield f"evolution.algorithms: {why} fix: {fix}."
             except AlgorithmError as error:
                 yield f"evolution.algorithms: {error}"
 

@@ -148,7 +148,7 @@ def run_plan(collector: Collector, options: LoopOptions, probe: Probe, result: E
     if result.before is not None:
         optional["before"] = result.before.as_dict()
     return RunPlan(
-        algo=", ".join(dict.fromkeys(str(agent.algo) for agent in result.population)),
+        algo=", ".join(dict.fromkeys(str(adapted(agent).algo) for agent in result.population)),
         population=len(result.population),
         max_env_steps=options.max_steps,
         evo_steps=options.evo_steps,
@@ -175,7 +175,7 @@ def member_records(
         returns: member id -> evaluated returns of a team's agents; None if they are summed.
     """
     leader, rows = int(np.argmax(nan_as_worst(fitness))), returns or {}
-    is_mixed = len({agent.algo for agent in population}) > 1
+    is_mixed = len({adapted(agent).algo for agent in population}) > 1
     return tuple(
         MemberRecord(
             id=agent.index,

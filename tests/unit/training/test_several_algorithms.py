@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import agilerl
-from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
+from agilerl.algorithms import DDPG, DQN, QRDQN, SAC, TD3, TQC, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.telemetry.record import BaseSink, RunPlan
@@ -76,9 +76,17 @@ def test_selection_copies_across_algorithms_and_a_killed_run_resumes_to_the_bit(
     same(resumed.population, whole.population)
 
 
-def test_discrete_members_of_dqn_and_noisy_rainbow() -> None:
-    run = agilerl.train("CartPole-v1", "DQN", **{**RUN, "algorithms": ["RainbowDQN"]}, evolution=False)
-    assert [type(agent) for agent in run.population] == [DQN, RainbowDQN] * 2
+@pytest.mark.parametrize(
+    ("env", "lead", "others"),
+    [("CartPole-v1", DQN, [RainbowDQN]), ("CartPole-v1", DQN, [QRDQN]), ("Pendulum-v1", SAC, [TQC, TD3])],
+)
+def test_every_member_of_a_mixed_population_learns(env: str, lead: Any, others: list[Any]) -> None:
+    names = [cls.__name__ for cls in others]
+    steps = {"random_steps": 8} if lead is SAC else {"random_steps": 0}
+    run = agilerl.train(env, lead.__name__, **{**RUN, **steps, "algorithms": names, "steps": 200}, evolution=False)
+    kinds = [lead, *others]
+    assert [type(agent) for agent in run.population] == [kinds[i % len(kinds)] for i in range(4)]
+    assert all(agent.learn_counter > 0 for agent in run.population)
 
 
 @pytest.mark.parametrize(
